@@ -13,6 +13,7 @@ import jaxtyping
 import numpy as np
 import pytest
 from compilation_report import CompilationReport
+from jax.flatten_util import ravel_pytree
 
 from fedjax_fair.app.settings.named_methods import method_parts
 from fedjax_fair.app.settings.registry import METHODS
@@ -21,7 +22,7 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.models import from_flax
 from fedjax_fair.parallel import collectives
-from fedjax_fair.roles import Context, Model, Variables
+from fedjax_fair.roles import Cohort, Context, LocalResult, Model, Variables
 from fedjax_fair.timing import ClientTimes, lognormal
 from fedjax_fair.training import checkpoints, executable_cache
 from fedjax_fair.utils.xla_options import known
@@ -226,6 +227,24 @@ def aggregate(aggregator, state, cohort, results, context):
 
 _aggregations: dict = {}
 """Compiled functions by the identity of a context, which is kept alive with them."""
+
+
+def aggregate_rows(aggregator, rows, clients, context, state=None, responded=None, losses=0.0):
+    """Aggregates updates that are given as rows; without a state, in the first round.
+
+    Returns the update as a vector, the state, and the aggregation, whose weights sum to 1.
+    """
+    rows, count = np.asarray(rows, np.float32), len(clients)
+    _, unravel = ravel_pytree(context.variables.params)
+    update = Variables(jax.vmap(unravel)(rows), {})
+    losses = np.broadcast_to(np.float32(losses), count)
+    results = LocalResult(update, losses, np.ones(count, np.int32))
+    weights = np.full(count, 1 / count, np.float32)
+    cohort = Cohort(np.asarray(clients, np.int32), weights, responded=responded)
+    state = aggregator.init(context) if state is None else state
+    update, state, aggregation = aggregate(aggregator, state, cohort, results, context)
+    np.testing.assert_allclose(aggregation.weights.sum(), 1, rtol=1e-6)
+    return np.float64(ravel_pytree(update.params)[0]), state, aggregation
 
 
 def nearest_mixture(values):

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from dataclasses import FrozenInstanceError
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,15 @@ import pytest
 from jaxtyping import Array, Float
 
 from fedjax_fair.training.stacked import stack_trees
-from fedjax_fair.utils.tree import Integer, Number, Tree, child_fields, stacked_leaves
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import (
+    Integer,
+    Number,
+    Tree,
+    child_fields,
+    setting,
+    stacked_leaves,
+)
 
 
 class Scale(Tree):
@@ -246,3 +255,40 @@ def test_checks_do_not_run_when_a_tree_is_rebuilt():
     tree = Positive(1.0)
     assert jax.tree.map(lambda factor: -factor, tree).factor == -1.0
     assert jax.eval_shape(lambda tree: tree, tree).factor.shape == ()
+
+
+class Declared(Tree):
+    """Fields that declare their valid values."""
+
+    kind: Literal["mean", "sum"] = "mean"
+    factor: Number | None = setting(checks.positive, default=None, at_most=4)
+    names: tuple[str, ...] = setting(lambda name, value: (name, *value), default=())
+
+    def __post_init__(self):
+        assert self.names[0] == "names"  # Conversions come first.
+
+
+class Redefined(Declared):
+    """A subclass with a check of its own, which calls that of its base."""
+
+    def __post_init__(self):
+        super().__post_init__()
+
+
+def test_fields_are_checked_and_converted_once():
+    assert Declared().factor is None
+    assert Declared(names=("a",)).names == Redefined(names=("a",)).names == ("names", "a")
+
+
+@pytest.mark.parametrize("kind", [Declared, Redefined])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "median"}, "kind='median': expected one of 'mean', 'sum'"),
+        ({"kind": None}, "kind=None: expected one of 'mean', 'sum'"),
+        ({"factor": -1.0}, "factor=-1.0: expected a number > 0 and <= 4"),
+    ],
+)
+def test_the_valid_values_of_a_field_are_declared(kind, settings, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)

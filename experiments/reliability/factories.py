@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pandas as pd
 from scipy.sparse import csr_array
 
@@ -28,6 +29,7 @@ from fedjax_fair import (
     run,
     schedules,
     selectors,
+    server_optimizers,
     solvers,
     sweep,
     timing,
@@ -41,13 +43,14 @@ from fedjax_fair.parallel import client_mesh, core_mesh
 from fedjax_fair.submodular import federated, matroids, multilinear
 from fedjax_fair.utils.tree import Tree
 
-__all__ = ["TAKES_NUMBERS", "bad_values", "call_with", "given"]
+__all__ = ["PUBLIC", "TAKES_NUMBERS", "bad_values", "call_with", "given"]
 
 _MODULES = (
     selectors,
     selectors.gradients,
     solvers,
     aggregators,
+    server_optimizers,
     faults,
     models,
     data,
@@ -71,7 +74,7 @@ _OTHERS = (
     run,
     sweep,
 )
-_PUBLIC = [
+PUBLIC: list[Any] = [
     *(getattr(module, name) for module in _MODULES for name in module.__all__),
     *_OTHERS,
 ]
@@ -83,7 +86,7 @@ _MADE_BY_CONSTRUCTORS = (
 _NUMBER = re.compile(r"\b(int|float|Number|Integer)\b")
 TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     (function, name)
-    for function in _PUBLIC
+    for function in PUBLIC
     if isinstance(function, FunctionType)
     or function in _OTHERS
     or (isinstance(function, type) and issubclass(function, Tree))
@@ -210,6 +213,7 @@ def given() -> dict[str, Any]:
         "num_clients": 2,
         "num_items": 2,
         "num_rounds": 1,
+        "optimizer": optax.sgd,
         "privacy": communication.DifferentialPrivacy(1.0, 1.0),
         "period": 2,
         "probability": 0.5,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_fair.aggregators.whole_cohort import normalize_weights
 from fedjax_fair.numerics.simplex import minimize_quadratic
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, ServerView
-from fedjax_fair.utils import checks
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort
 
 __all__ = ["AAggFF"]
 
@@ -91,14 +90,10 @@ class AAggFF(Aggregator):
         >>> aggregator = AAggFF("silo", cdf="normal")
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     regime: Regime = "device"
     cdf: CDF = "weibull"
-
-    def __post_init__(self):
-        checks.one_of("regime", self.regime, get_args(Regime))
-        checks.one_of("cdf", self.cdf, get_args(CDF))
 
     def init(self, context):
         size = context.num_clients

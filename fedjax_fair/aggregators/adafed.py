@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
-from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
+from fedjax_fair.aggregators.whole_cohort import gather_updates, weighted_sum
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["AdaFed"]
@@ -56,20 +53,15 @@ class AdaFed(Aggregator):
         >>> aggregator = AdaFed(gamma=1.0)
     """
 
-    gamma: Number = 1.0
-    max_step: Number = 1.0
-
-    def __post_init__(self):
-        checks.non_negative("gamma", self.gamma)
-        checks.positive("max_step", self.max_step)
+    gamma: Number = setting(checks.non_negative, default=1.0)
+    max_step: Number = setting(checks.positive, default=1.0)
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
+        gathered = gather_updates(cohort, results, context)
         losses = context.losses(context.variables, cohort.clients)
-        shares = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
-        vectors = jax.vmap(ravel)(updates.params)
+        vectors = gathered.vectors
         norms = jnp.linalg.norm(vectors, axis=1)
-        used = valid & (norms > 0) & jnp.isfinite(losses)
+        used = gathered.valid & (norms > 0) & jnp.isfinite(losses)
         inverse_norms = jnp.where(used, 1 / jnp.where(used, norms, 1), 0)
         unit = vectors * inverse_norms[:, None]
         rates = jnp.where(used, jnp.where(used, losses, 1) ** self.gamma, 0) * inverse_norms
@@ -78,12 +70,10 @@ class AdaFed(Aggregator):
         longest = self.max_step * jnp.max(jnp.where(used, norms, 0))
         step_norm = jnp.minimum(1 / norm, longest)
         coefficients = step_norm / norm * solution * inverse_norms
-        update = Variables(
-            params=weighted_sum(updates.params, coefficients),
-            state=weighted_sum(updates.state, shares),
-        )
+        update = gathered.with_params(weighted_sum(gathered.stacked.params, coefficients))
         size = jnp.sum(jnp.abs(coefficients))
-        weights = jnp.where(size > 0, jnp.abs(coefficients) / jnp.where(size > 0, size, 1), shares)
+        weights = jnp.abs(coefficients) / jnp.where(size > 0, size, 1)
+        weights = jnp.where(size > 0, weights, gathered.shares)
         info = {"coefficient": coefficients, "received_loss": losses, "step_norm": step_norm}
         return update, state, Aggregation(weights, info)
 

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
+from fedjax_fair.aggregators.mean import WeightingScheme, scheme_weights
 from fedjax_fair.models.lora_variants import check_lora
 from fedjax_fair.numerics.products import product
 from fedjax_fair.roles import Aggregator, Cohort, Context, LocalResult
-from fedjax_fair.utils import checks
 
 __all__ = [
     "AdapterAggregator",
@@ -35,9 +34,6 @@ class AdapterAggregator(Aggregator):
     """
 
     weights: WeightingScheme = "num_examples"
-
-    def __post_init__(self):
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
 
     def check_model(self, model):
         check_lora(f"aggregator: {type(self).__name__}", model)

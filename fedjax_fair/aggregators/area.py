@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -40,16 +38,16 @@ class AREA(Aggregator):
         >>> aggregator = AREA()
     """
 
-    needs_schedule: ClassVar[bool] = True
-    keeps_state: ClassVar[bool] = True
-    uses_local_models: ClassVar[bool] = True
+    needs_schedule = True
+    keeps_state = True
+    uses_local_models = True
 
     def init(self, context):
         model = ravel(context.variables)
         return jnp.broadcast_to(model, (context.num_clients, model.size))
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
+        updates, valid, _ = gather_updates(cohort, results, context)
         model, unravel = ravel_pytree(context.variables)
         local_models = model[None] + jax.vmap(ravel)(updates)
         state, change = replace_rows(state, cohort, valid, local_models)

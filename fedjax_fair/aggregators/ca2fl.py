@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
@@ -17,7 +16,7 @@ from fedjax_fair.aggregators.whole_cohort import (
 )
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.numerics.trees import scale_tree
-from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["CA2FL"]
@@ -58,30 +57,27 @@ class CA2FL(Aggregator):
         >>> aggregator = CA2FL()
     """
 
-    needs_schedule: ClassVar[bool] = True
-    keeps_state: ClassVar[bool] = True
+    needs_schedule = True
+    keeps_state = True
 
-    learning_rate: Number = 1.0
-
-    def __post_init__(self):
-        checks.positive("learning_rate", self.learning_rate)
+    learning_rate: Number = setting(checks.positive, default=1.0)
 
     def init(self, context):
         mean = jnp.zeros_like(ravel(context.variables.params))
         return _Cache(jnp.zeros((context.num_clients, mean.size), mean.dtype), mean)
 
     def aggregate(self, state, cohort, results, context):
-        gathered, valid = gather_updates(cohort, results, context)
-        rows = jax.vmap(ravel)(gathered.params)
-        updates, change = replace_rows(state.updates, cohort, valid, rows)
-        count = jnp.sum(valid, dtype=rows.dtype)
+        gathered = gather_updates(cohort, results, context)
+        rows = gathered.vectors
+        updates, change = replace_rows(state.updates, cohort, gathered.valid, rows)
+        count = jnp.sum(gathered.valid, dtype=rows.dtype)
         # Without a valid update the model stays.
         direction = jnp.where(count > 0, state.mean + change / jnp.maximum(count, 1), 0)
-        weights = normalize_weights(valid)
+        weights = normalize_weights(gathered.valid)
         _, unravel = ravel_pytree(context.variables.params)
         update = Variables(
             params=unravel(scale_tree(direction, self.learning_rate)),
-            state=weighted_sum(gathered.state, weights),
+            state=weighted_sum(gathered.stacked.state, weights),
         )
         cache = _Cache(updates, state.mean + change / context.num_clients)
         return update, cache, Aggregation(weights, {})

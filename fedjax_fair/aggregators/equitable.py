@@ -18,7 +18,7 @@ from fedjax_fair.numerics.spectral_clustering import (
     kmeans,
     spectral_embedding,
 )
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, LocalResult
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, LocalResult, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["Equitable"]
@@ -65,7 +65,9 @@ class Equitable(Aggregator):
         >>> oracle = Equitable(num_clusters=2, groups="oracle")
     """
 
-    num_clusters: int | Literal["eigengap"] = 2
+    num_clusters: int | Literal["eigengap"] = setting(
+        checks.positive_int, default=2, words=("eigengap",)
+    )
     _: KW_ONLY
     groups: Literal["estimated", "oracle"] = "estimated"
     layer: Literal["penultimate", "logits"] = "penultimate"
@@ -74,13 +76,6 @@ class Equitable(Aggregator):
     examples: Literal["all", "last_batch"] = "all"
     center: bool = False
     cosine: bool = False
-
-    def __post_init__(self):
-        checks.positive_int("num_clusters", self.num_clusters, words=("eigengap",))
-        checks.one_of("groups", self.groups, ("estimated", "oracle"))
-        checks.one_of("layer", self.layer, ("penultimate", "logits"))
-        checks.one_of("model", self.model, ("trained", "received"))
-        checks.one_of("examples", self.examples, ("all", "last_batch"))
 
     def init(self, context):
         if self.groups == "oracle" and context.groups is None:

@@ -12,12 +12,11 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.aggregators.root_examples import check_types, convert_root
+from fedjax_fair.aggregators.root_examples import as_root, check_types
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.evaluation.client_predictions import apply_model
 from fedjax_fair.numerics.trees import scale_tree
-from fedjax_fair.roles import Aggregation, Aggregator, Context, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Context, Number, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FairFATE"]
@@ -77,33 +76,27 @@ class FairFATE(Aggregator):
         >>> aggregator = FairFATE(trusted, [0, 0, 1, 1], num_rounds=50)
     """
 
-    root: tuple[ArrayLike, ArrayLike]
+    root: tuple[ArrayLike, ArrayLike] = setting(as_root)
     root_groups: ArrayLike
     _: KW_ONLY
-    num_rounds: int
+    num_rounds: int = setting(checks.positive_int)
     metrics: tuple[FairnessRatio, ...] = ("demographic_parity",)
-    momentum: Number = 0.9
-    strength: Number = 0.1
-    growth: Number = 0.05
+    momentum: Number = setting(checks.unit_interval, default=0.9)
+    strength: Number = setting(checks.fraction, default=0.1)
+    growth: Number = setting(checks.non_negative, default=0.05)
 
     def __post_init__(self):
-        checks.positive_int("num_rounds", self.num_rounds)
-        checks.unit_interval("momentum", self.momentum)
-        checks.fraction("strength", self.strength)
-        checks.non_negative("growth", self.growth)
         if not self.metrics:
             raise ValueError("metrics=(): expected one or more; name demographic_parity.")
         for metric in self.metrics:
             checks.one_of("metrics", metric, get_args(FairnessRatio))
-        root = convert_root(self.root)
-        self._convert(root=root, root_groups=_check_groups(self.root_groups, root[1]))
+        self._convert(root_groups=_check_groups(self.root_groups, self.root[1]))
 
     def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables.params)
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
-        shares = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
+        updates, valid, shares = gather_updates(cohort, results, context)
         of_clients = jax.lax.map(
             lambda update: self._ratios(jax.tree.map(jnp.add, context.variables, update), context),
             updates,

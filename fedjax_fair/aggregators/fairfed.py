@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from fedjax_fair.aggregators.cells import client_cells
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.data.sensitive import SensitiveGroups, find_groups
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FairFed"]
@@ -67,16 +67,12 @@ class FairFed(Aggregator):
         >>> aggregator = FairFed(beta=0.5)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    beta: Number = 1.0
+    beta: Number = setting(checks.non_negative, default=1.0)
     metric: GroupMetric = "auto"
     sensitive_feature: str | None = None
     clip: bool = True
-
-    def __post_init__(self):
-        checks.non_negative("beta", self.beta)
-        checks.one_of("metric", self.metric, get_args(GroupMetric))
 
     def init(self, context):
         if self._is_of_groups(context):

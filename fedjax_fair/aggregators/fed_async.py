@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.staleness_factors import Polynomial, StalenessFactor, staleness_of
 from fedjax_fair.numerics.trees import scale_tree
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedAsync"]
@@ -43,16 +41,14 @@ class FedAsync(Aggregator):
         >>> aggregator = FedAsync(mixing=0.9, staleness=aggregators.Hinge(slope=10.0, delay=4.0))
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
-    needs_schedule: ClassVar[bool] = True
-    uses_local_models: ClassVar[bool] = True
+    server_view = "aggregate"
+    needs_schedule = True
+    uses_local_models = True
 
-    mixing: Number = 0.6
-    staleness: StalenessFactor = Polynomial(0.5)
-
-    def __post_init__(self):
-        checks.fraction("mixing", self.mixing)
-        checks.instance("staleness", self.staleness, StalenessFactor, "aggregators.Polynomial(0.5)")
+    mixing: Number = setting(checks.fraction, default=0.6)
+    staleness: StalenessFactor = setting(
+        checks.instance, StalenessFactor, "aggregators.Polynomial(0.5)", default=Polynomial(0.5)
+    )
 
     def check_buffer(self, size):
         if size != 1:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair.aggregators.staleness_factors import Polynomial, StalenessFactor, staleness_of
 from fedjax_fair.numerics.trees import scale_tree
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedBuff"]
@@ -53,18 +53,15 @@ class FedBuff(Aggregator):
         >>> aggregator = FedBuff(staleness=aggregators.Polynomial(0.5))
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
-    needs_schedule: ClassVar[bool] = True
+    server_view = "aggregate"
+    needs_schedule = True
 
-    learning_rate: Number = 1.0
-    staleness: StalenessFactor = Polynomial(0.5)
+    learning_rate: Number = setting(checks.positive, default=1.0)
+    staleness: StalenessFactor = setting(
+        checks.instance, StalenessFactor, "aggregators.Polynomial(0.5)", default=Polynomial(0.5)
+    )
     weights: _Weights = "uniform"
     normalize: bool = False
-
-    def __post_init__(self):
-        checks.positive("learning_rate", self.learning_rate)
-        checks.instance("staleness", self.staleness, StalenessFactor, "aggregators.Polynomial(0.5)")
-        checks.one_of("weights", self.weights, get_args(_Weights))
 
     def compute_weights(self, state, cohort, context):
         scaled = self._shares(cohort, context) * self.staleness(staleness_of(cohort))

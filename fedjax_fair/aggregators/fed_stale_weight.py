@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -11,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from fedjax_fair.aggregators.staleness_factors import staleness_of
 from fedjax_fair.aggregators.whole_cohort import normalize_weights
 from fedjax_fair.numerics.trees import scale_tree
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedStaleWeight"]
@@ -62,15 +60,12 @@ class FedStaleWeight(Aggregator):
         >>> aggregator = FedStaleWeight(exact=True)
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
-    needs_schedule: ClassVar[bool] = True
-    keeps_state: ClassVar[bool] = True
+    server_view = "aggregate"
+    needs_schedule = True
+    keeps_state = True
 
-    learning_rate: Number = 1.0
+    learning_rate: Number = setting(checks.positive, default=1.0)
     exact: bool = False
-
-    def __post_init__(self):
-        checks.positive("learning_rate", self.learning_rate)
 
     def init(self, context):
         if self.exact:

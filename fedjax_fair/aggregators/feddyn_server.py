@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.numerics.trees import all_finite
-from fedjax_fair.roles import Aggregation, Aggregator, ServerView, Variables
+from fedjax_fair.numerics.trees import keep_finite
+from fedjax_fair.roles import Aggregation, Aggregator, Variables
 
 __all__ = ["FedDynMean"]
 
@@ -38,8 +35,8 @@ class FedDynMean(Aggregator):
         FedDynMean()
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
-    equal_weights: ClassVar[bool] = True
+    server_view = "aggregate"
+    equal_weights = True
 
     def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables.params)
@@ -51,16 +48,10 @@ class FedDynMean(Aggregator):
         return scheme_weights("uniform", cohort, context)
 
     def aggregate(self, state, cohort, results, context):
-        if "drift" not in results.sends:
-            raise ValueError(
-                f"sends={sorted(results.sends)}: expected a solver whose updates are drift, such "
-                "as solvers.FedDyn."
-            )
+        results.sent("drift", "solvers.FedDyn")
         counted = jnp.where(cohort.is_last_response, 1 / context.num_clients, 0.0)
         moved = context.weighted_sum(counted, results.update.params)
-        drift = jax.tree.map(jnp.subtract, state, moved)
-        # The round does not apply an update that is not finite; the drift would stay so forever.
-        drift = jax.tree.map(partial(jnp.where, all_finite(drift)), drift, state)
+        drift = keep_finite(jax.tree.map(jnp.subtract, state, moved), state)
         mean = results.weighted_sum
         assert mean is not None  # With `compute_weights`.
         params = jax.tree.map(jnp.subtract, mean.params, drift)

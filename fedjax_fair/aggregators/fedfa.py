@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair.aggregators.whole_cohort import normalize_weights
-from fedjax_fair.numerics.labels import count_labels, sum_labels
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.aggregators.whole_cohort import normalize_weights, trained_means
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedFA"]
@@ -53,28 +50,15 @@ class FedFA(Aggregator):
         ... )
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    beta: Number = 0.5
-
-    def __post_init__(self):
-        checks.fraction("beta", self.beta)
+    beta: Number = setting(checks.fraction, default=0.5)
 
     def init(self, context):
         return jnp.zeros(context.num_clients, jnp.int32)
 
     def aggregate(self, state, cohort, results, context):
-        def accuracy_fn(variables, features, labels):
-            params, state = variables
-            outputs, _ = context.model.apply(params, state, features, train=False, key=None)
-            accuracies = context.model.accuracy(outputs, labels)
-            return sum_labels(accuracies, labels), count_labels(labels)
-
-        accuracy, num_labels = context.client_means(
-            accuracy_fn, cohort.clients, updates=results.update
-        )
-        if num_labels is not None:  # Per example, like the accuracies.
-            accuracy = accuracy / num_labels
+        accuracy = trained_means(context.model.accuracy, cohort, results, context)
         counts = state.at[cohort.responder_ids].add(1, mode="drop")
         responses = counts[cohort.clients]
         valid = cohort.responded_mask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from fedjax_fair.aggregators.cells import Cells, client_cells, client_labels, in
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.numerics.simplex import project
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedFBMean"]
@@ -87,7 +87,7 @@ class FedFBMean(Aggregator):
         >>> aggregator = FedFBMean(alpha=0.1, criterion="equal_opportunity")
     """
 
-    alpha: Number = 0.1
+    alpha: Number = setting(checks.non_negative, default=0.1)
     criterion: Criterion = "demographic_parity"
     sensitive_feature: str | None = None
 
@@ -96,8 +96,6 @@ class FedFBMean(Aggregator):
         return "scalars" if self.criterion == "client_parity" else "vectors"
 
     def __post_init__(self):
-        checks.non_negative("alpha", self.alpha)
-        checks.one_of("criterion", self.criterion, get_args(Criterion))
         if self.criterion == "client_parity" and self.sensitive_feature is not None:
             raise ValueError(
                 f"sensitive_feature={self.sensitive_feature!r} is not used by "

@@ -6,14 +6,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
+from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, write_rows
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedFV"]
@@ -65,12 +63,8 @@ class FedFV(Aggregator):
         >>> aggregator = FedFV(keep_fraction=0.1, history=1)
     """
 
-    keep_fraction: Number = 0.1
-    history: int = 1
-
-    def __post_init__(self):
-        checks.fraction("keep_fraction", self.keep_fraction)
-        checks.non_negative_int("history", self.history)
+    keep_fraction: Number = setting(checks.fraction, default=0.1)
+    history: int = setting(checks.non_negative_int, default=1)
 
     def init(self, context):
         if not self.history:
@@ -80,11 +74,10 @@ class FedFV(Aggregator):
         return _History(jnp.zeros((context.num_clients, width)), rounds)
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
+        gathered = gather_updates(cohort, results, context)
+        valid, vectors = gathered.valid, gathered.vectors
         losses = context.losses(context.variables, cohort.clients)
-        shares = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
         uniform = normalize_weights(valid)
-        vectors = jax.vmap(ravel)(updates.params)
         gram = product(vectors, vectors.T)
         is_kept = _is_among_highest(self.keep_fraction, losses, valid)
         order = jnp.argsort(jnp.where(valid, losses, jnp.inf), stable=True)
@@ -92,22 +85,12 @@ class FedFV(Aggregator):
         coefficients = product(uniform, rows)
         direction = product(coefficients, vectors)
         if self.history:
-            is_present = jnp.zeros(context.num_clients, bool)
-            is_present = is_present.at[cohort.responder_ids].set(True, mode="drop")
-            direction = self._project_on_absent(direction, state, is_present, context.round)
-            is_last = cohort._replace(responded=valid).is_last_response
-            ids = jnp.where(is_last, cohort.clients, context.num_clients)
-            state = _History(
-                state.updates.at[ids].set(vectors, mode="drop"),
-                state.rounds.at[ids].set(context.round, mode="drop"),
-            )
+            present = cohort.is_present(context.num_clients)
+            direction = self._project_on_absent(direction, state, present, context.round)
+            state = write_rows(state, cohort, valid, _History(vectors, context.round))
         norm = jnp.linalg.norm(direction)
         length = jnp.linalg.norm(product(uniform, vectors))
-        _, unravel = ravel_pytree(context.variables.params)
-        update = Variables(
-            params=unravel(direction * (length / jnp.where(norm > 0, norm, 1))),
-            state=weighted_sum(updates.state, shares),
-        )
+        update = gathered.from_vector(direction * (length / jnp.where(norm > 0, norm, 1)))
         info = {"received_loss": losses, "conflicts": conflicts}
         return update, state, Aggregation(normalize_weights(valid, coefficients), info)
 

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
+from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, write_rows
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedHEAL"]
@@ -72,12 +71,8 @@ class FedHEAL(Aggregator):
         >>> aggregator = FedHEAL(min_consistency=0.3, beta=0.4)
     """
 
-    min_consistency: Number = 0.3
-    beta: Number = 0.4
-
-    def __post_init__(self):
-        checks.below_one("min_consistency", self.min_consistency)
-        checks.fraction("beta", self.beta)
+    min_consistency: Number = setting(checks.below_one, default=0.3)
+    beta: Number = setting(checks.fraction, default=0.4)
 
     def init(self, context):
         size, width = context.num_clients, ravel(context.variables.params).shape[0]
@@ -85,10 +80,9 @@ class FedHEAL(Aggregator):
         return _History(jnp.zeros((size, width)), jnp.zeros(size, jnp.int32), zeros, zeros)
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
-        shares = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
+        gathered = gather_updates(cohort, results, context)
         old = jax.tree.map(lambda leaf: leaf[cohort.clients], state)
-        vectors = jax.vmap(ravel)(updates.params)
+        valid, vectors = gathered.valid, gathered.vectors
         is_positive = vectors <= 0  # Of Delta, which is minus the update.
         consistency = jnp.where(is_positive, old.positive, 1 - old.positive)
         is_first = (old.responses == 0)[:, None]
@@ -107,12 +101,9 @@ class FedHEAL(Aggregator):
         count = old.responses.astype(jnp.float32)[:, None]
         positive = (count * old.positive + is_positive.astype(count.dtype)) / (count + 1)
         new = _History(positive, old.responses + 1, distance, total)
-        is_last = cohort._replace(responded=valid).is_last_response
-        ids = jnp.where(is_last, cohort.clients, context.num_clients)
-        state = jax.tree.map(lambda table, rows: table.at[ids].set(rows, mode="drop"), state, new)
-        update = Variables(unravel(mean), weighted_sum(updates.state, shares))
+        state = write_rows(state, cohort, valid, new)
         info = {"consistent": jnp.mean(is_consistent, axis=1, dtype=jnp.float32)}
-        return update, state, Aggregation(weights, info)
+        return gathered.from_vector(mean), state, Aggregation(weights, info)
 
 
 def _sum_of_norms(params):

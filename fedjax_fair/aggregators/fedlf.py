@@ -9,13 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.aggregators.fair_descent import fair_direction, shortest_vector
-from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
+from fedjax_fair.aggregators.whole_cohort import (
+    gather_updates,
+    normalize_weights,
+    weighted_sum,
+    write_rows,
+)
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.numerics.tree_paths import names_of
 from fedjax_fair.numerics.trees import scale_tree
-from fedjax_fair.roles import Aggregation, Aggregator, Variables
+from fedjax_fair.roles import Aggregation, Aggregator
 
 __all__ = ["FedLF"]
 
@@ -69,17 +73,15 @@ class FedLF(Aggregator):
         return _History(updates, jnp.full(size, -1, jnp.int32))
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
-        shares = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
+        gathered = gather_updates(cohort, results, context)
         losses = context.losses(context.variables, cohort.clients)
-        used = valid & jnp.isfinite(losses)
+        used = gathered.valid & jnp.isfinite(losses)
         turn, angle = fair_direction(losses, used)
-        slopes = jax.tree.map(jnp.negative, updates.params)
-        size = context.num_clients
+        slopes = jax.tree.map(jnp.negative, gathered.stacked.params)
         num_seen = jnp.sum(state.rounds >= 0, dtype=jnp.int32)
         window = num_seen // jnp.maximum(jnp.sum(used, dtype=jnp.int32), 1)
-        is_present = jnp.zeros(size, bool).at[cohort.responder_ids].set(True, mode="drop")
-        is_absent = (state.rounds >= 0) & (context.round - state.rounds <= window) & ~is_present
+        is_recent = (state.rounds >= 0) & (context.round - state.rounds <= window)
+        is_absent = is_recent & ~cohort.is_present(context.num_clients)
         rows, tree = jax.tree.flatten(slopes)
         history = jax.tree.leaves(state.updates)
         layers: dict[str, list[int]] = {}
@@ -101,15 +103,11 @@ class FedLF(Aggregator):
         uniform = normalize_weights(used)
         length = jnp.linalg.norm(ravel(weighted_sum(slopes, uniform)))
         step = scale_tree(direction, -length / jnp.where(norm > 0, norm, 1))
-        is_last = cohort._replace(responded=used).is_last_response
-        ids = jnp.where(is_last, cohort.clients, size)
-        state = _History(
-            jax.tree.map(lambda old, new: old.at[ids].set(new, mode="drop"), state.updates, slopes),
-            state.rounds.at[ids].set(context.round, mode="drop"),
-        )
-        update = Variables(step, weighted_sum(updates.state, shares))
-        weights = normalize_weights(valid, jnp.where(jnp.any(coefficients > 0), coefficients, 1.0))
-        return update, state, Aggregation(weights, {"received_loss": losses, "angle": angle})
+        state = write_rows(state, cohort, used, _History(slopes, context.round))
+        coefficients = jnp.where(jnp.any(coefficients > 0), coefficients, 1.0)
+        weights = normalize_weights(gathered.valid, coefficients)
+        info = {"received_loss": losses, "angle": angle}
+        return gathered.with_params(step), state, Aggregation(weights, info)
 
 
 def _join(leaves: list[Array], places: list[int]) -> Float[Array, "rows width"]:

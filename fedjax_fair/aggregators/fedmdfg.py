@@ -11,11 +11,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.aggregators.fair_descent import fair_direction, shortest_vector
-from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
+from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, write_rows
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedMDFG"]
@@ -109,14 +108,10 @@ class FedMDFG(Aggregator):
         >>> aggregator = FedMDFG(max_angle=11.25)
     """
 
-    max_angle: Number = 11.25
+    max_angle: Number = setting(checks.acute_angle, default=11.25)
     _: KW_ONLY
-    halvings: int = 5
+    halvings: int = setting(checks.non_negative_int, default=5, at_most=20)
     requires_decrease: bool = False
-
-    def __post_init__(self):
-        checks.acute_angle("max_angle", self.max_angle)
-        checks.non_negative_int("halvings", self.halvings, at_most=20)
 
     def init(self, context):
         size, width = context.num_clients, ravel(context.variables.params).shape[0]
@@ -125,12 +120,11 @@ class FedMDFG(Aggregator):
         return _History(jnp.zeros((size, width)), never, zeros, jnp.zeros(size, jnp.int32))
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
-        shares = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
+        gathered = gather_updates(cohort, results, context)
         losses = context.losses(context.variables, cohort.clients)
-        vectors = -jax.vmap(ravel)(updates.params)
+        vectors = -gathered.vectors
         norms = jnp.linalg.norm(vectors, axis=1)
-        used = valid & (norms > _MIN_NORM) & jnp.isfinite(losses)
+        used = gathered.valid & (norms > _MIN_NORM) & jnp.isfinite(losses)
         uniform = normalize_weights(used)
         mean_norm = jnp.sum(uniform * norms)
         scales = jnp.where(used, mean_norm / jnp.where(used, norms, 1), 0)
@@ -155,17 +149,14 @@ class FedMDFG(Aggregator):
         earlier = count.astype(jnp.float32)
         lowered = (earlier * old + losses) / (earlier + 1)
         expected = jnp.where((count > 0) & (losses > old), old, lowered)
-        is_last = cohort._replace(responded=used).is_last_response
-        ids = jnp.where(is_last, cohort.clients, context.num_clients)
-        rounds = jnp.broadcast_to(context.round, ids.shape)
-        new = _History(rows, rounds, expected, count + 1)
-        state = jax.tree.map(lambda table, row: table.at[ids].set(row, mode="drop"), state, new)
-        _, unravel = ravel_pytree(context.variables.params)
-        update = Variables(unravel(-size * direction), weighted_sum(updates.state, shares))
+        new = _History(rows, context.round, expected, count + 1)
+        state = write_rows(state, cohort, used, new)
+        update = gathered.from_vector(-size * direction)
         cohort_size = cohort.clients.shape[0]
         coefficients = (mixture[:cohort_size] + mixture[cohort_size] * turn) * scales
         coefficients = jnp.maximum(coefficients, 0)
-        weights = normalize_weights(valid, jnp.where(jnp.any(coefficients > 0), coefficients, 1.0))
+        coefficients = jnp.where(jnp.any(coefficients > 0), coefficients, 1.0)
+        weights = normalize_weights(gathered.valid, coefficients)
         info = {
             "received_loss": losses,
             "angle": angle,
@@ -231,7 +222,7 @@ def _absent_rows(
 ) -> tuple[Float[Array, "cohort width"], Bool[Array, " cohort"]]:
     """Returns updates of the previous round of clients that are absent now, and which exist."""
     size = context.num_clients
-    is_present = jnp.zeros(size, bool).at[cohort.responder_ids].set(True, mode="drop")
-    is_absent = (history.rounds == context.round - 1) & (history.rounds >= 0) & ~is_present
+    is_previous = (history.rounds == context.round - 1) & (history.rounds >= 0)
+    is_absent = is_previous & ~cohort.is_present(size)
     (ids,) = jnp.nonzero(is_absent, size=cohort.clients.shape[0], fill_value=size)
     return history.updates.at[ids].get(mode="fill", fill_value=0), ids < size

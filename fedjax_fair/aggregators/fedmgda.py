@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
-from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
-from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
+from fedjax_fair.aggregators.mean import WeightingScheme, scheme_weights
+from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.simplex import minimize_quadratic
-from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedMGDA"]
@@ -59,22 +56,16 @@ class FedMGDA(Aggregator):
         >>> aggregator = FedMGDA(epsilon=0.1)
     """
 
-    epsilon: Number = 0.1
-    step_length: Number = 1.0
+    epsilon: Number = setting(checks.non_negative, default=0.1)
+    step_length: Number = setting(checks.positive, default=1.0)
     weights: WeightingScheme = "uniform"
 
-    def __post_init__(self):
-        checks.non_negative("epsilon", self.epsilon)
-        checks.positive("step_length", self.step_length)
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
-
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
-        shares = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
-        vectors = jax.vmap(ravel)(updates.params)
+        gathered = gather_updates(cohort, results, context)
+        vectors = gathered.vectors
         # Scaling by the maximum first keeps squared norms of scaled updates finite.
         largest = jnp.max(jnp.abs(vectors), axis=1)
-        used = valid & (largest > 0)
+        used = gathered.valid & (largest > 0)
         vectors = vectors / jnp.where(used, largest, 1)[:, None]
         unit = vectors / jnp.where(used, jnp.linalg.norm(vectors, axis=1), 1)[:, None]
         center = normalize_weights(used, scheme_weights(self.weights, cohort, context))
@@ -85,11 +76,7 @@ class FedMGDA(Aggregator):
         weights = minimize_quadratic(gram, jnp.zeros_like(center), lower, upper, center)
         weights = normalize_weights(used, weights)
         direction = product(weights, unit)
-        _, unravel = ravel_pytree(context.variables.params)
-        update = Variables(
-            params=unravel(self.step_length * direction),
-            state=weighted_sum(updates.state, shares),
-        )
-        weights = jnp.where(jnp.any(used), weights, shares)
+        update = gathered.from_vector(self.step_length * direction)
+        weights = jnp.where(jnp.any(used), weights, gathered.shares)
         info = {"step_norm": self.step_length * jnp.linalg.norm(direction)}
         return update, state, Aggregation(weights, info)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,7 +11,7 @@ from fedjax_fair.aggregators.cells import client_cells, client_labels, info_of_g
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.numerics.simplex import project
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedMinMaxMean"]
@@ -59,13 +59,10 @@ class FedMinMaxMean(Aggregator):
         >>> aggregator = FedMinMaxMean(step_size=0.05)
     """
 
-    server_view: ClassVar[ServerView] = "vectors"
+    server_view = "vectors"
 
-    step_size: Number = 0.1
+    step_size: Number = setting(checks.non_negative, default=0.1)
     sensitive_feature: str | None = None
-
-    def __post_init__(self):
-        checks.non_negative("step_size", self.step_size)
 
     def _groups(self, context):
         return find_groups("FedMinMaxMean", context.sensitive_names, self.sensitive_feature)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import Mean, WeightingScheme
-from fedjax_fair.roles import Aggregation, ServerView, Variables
+from fedjax_fair.roles import Aggregation, Variables
 
 __all__ = ["FedNovaMean"]
 
@@ -39,8 +37,8 @@ class FedNovaMean(Mean):
         FedNovaMean()
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
-    equal_weights: ClassVar[bool] = False  # Of the updates per step.
+    server_view = "scalars"
+    equal_weights = False  # Of the updates per step.
 
     weights: WeightingScheme = "num_examples"
 
@@ -48,15 +46,9 @@ class FedNovaMean(Mean):
         return {"effective_steps": ()}  # Without elements: only FedNovaMean has what clients need.
 
     def aggregate(self, state, cohort, results, context):
-        if "effective_steps" not in results.sends:
-            raise ValueError(
-                f"sends={sorted(results.sends)}: expected a solver that sends effective steps, "
-                "such as solvers.FedNova."
-            )
+        sent = results.sent("effective_steps", "solvers.FedNova")
         weights = self.compute_weights(state, cohort, context)
-        steps = context.map_clients(
-            lambda client, steps: steps, cohort.clients, results.sends["effective_steps"]
-        )
+        steps = context.map_clients(lambda client, steps: steps, cohort.clients, sent)
         mean_steps = jnp.sum(weights * steps)
         mean = results.weighted_sum
         assert mean is not None  # With `compute_weights`.

@@ -11,8 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedPW"]
@@ -80,13 +79,8 @@ class FedPW(Aggregator):
         >>> aggregator = FedPW(drop_rate=0.3)
     """
 
-    beta: Number = 0.3
-    drop_rate: Number = 0.3
-
-    def __post_init__(self):
-        checks.fraction("beta", self.beta)
-        checks.positive("beta", self.beta)
-        checks.fraction("drop_rate", self.drop_rate)
+    beta: Number = setting(checks.positive, default=0.3, at_most=1)
+    drop_rate: Number = setting(checks.fraction, default=0.3)
 
     def init(self, context):
         zeros = jnp.zeros(context.num_clients)
@@ -94,15 +88,15 @@ class FedPW(Aggregator):
         return _State(shares, shares, jnp.zeros((), jnp.int32))
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
+        gathered = gather_updates(cohort, results, context)
         if cohort.clients.shape[0] != context.num_clients:
             raise ValueError(
                 f"FedPW needs a cohort of all {context.num_clients} clients, got "
                 f"{cohort.clients.shape[0]}: use selectors.Full."
             )
-        valid &= jnp.isfinite(results.loss)
+        valid = gathered.valid & jnp.isfinite(results.loss)
         by_size = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
-        vectors = jax.vmap(ravel)(updates.params)
+        vectors = gathered.vectors
         agreements = product(vectors, jnp.sum(jnp.where(valid[:, None], vectors, 0), axis=0))
         is_first = state.rounds == 0
         ids, beta = cohort.clients, self.beta
@@ -128,9 +122,9 @@ class FedPW(Aggregator):
         rates = jnp.where(is_first, 0, jnp.minimum(count * self.drop_rate * inverse, 1))
         rescaled = jnp.where(is_first, 0, self.drop_rate)
         params = jax.tree.map(
-            lambda leaf: _combine(leaf, weights, valid, rates, rescaled), updates.params
+            lambda leaf: _combine(leaf, weights, valid, rates, rescaled), gathered.stacked.params
         )
-        update = Variables(params, weighted_sum(updates.state, by_size))
+        update = Variables(params, weighted_sum(gathered.stacked.state, by_size))
         any_valid = jnp.any(valid)
         new = _State(losses, agreed, state.rounds + 1)
         state = jax.tree.map(lambda new, old: jnp.where(any_valid, new, old), new, state)

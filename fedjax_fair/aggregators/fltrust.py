@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from fedjax_fair.aggregators.root_examples import check_types, convert_root
+from fedjax_fair.aggregators.root_examples import as_root, check_types
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.roles import Aggregation, Aggregator, Client, Context, Solver, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Client, Context, Solver, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FLTrust"]
@@ -59,19 +59,14 @@ class FLTrust(Aggregator):
         >>> aggregator = FLTrust(trusted, solvers.SGD(0.1, batch_size=10, epochs=1))
     """
 
-    root: tuple[ArrayLike, ArrayLike]
-    solver: Solver
+    root: tuple[ArrayLike, ArrayLike] = setting(as_root)
+    solver: Solver = setting(checks.instance, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
     _: KW_ONLY
-    seed: int = 0
-
-    def __post_init__(self):
-        checks.instance("solver", self.solver, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
-        checks.non_negative_int("seed", self.seed)
-        self._convert(root=convert_root(self.root))
+    seed: int = setting(checks.non_negative_int, default=0)
 
     def aggregate(self, state, cohort, results, context):
         trusted = self._trusted_update(context)
-        updates, valid = gather_updates(cohort, results, context)
+        updates, valid, _ = gather_updates(cohort, results, context)
         root_norm = jnp.linalg.norm(ravel(trusted.params))
         directions = jax.vmap(_direction)(updates.params)
         agreement = product(directions, _direction(trusted.params))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.aggregators.mean import scheme_weights
+from fedjax_fair.aggregators.whole_cohort import trained_means
 from fedjax_fair.metrics import client_groups as by_group
-from fedjax_fair.numerics.labels import count_labels, sum_labels
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["GIFAIR"]
@@ -52,12 +50,9 @@ class GIFAIR(Aggregator):
         >>> aggregator = GIFAIR(strength=0.5)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    strength: Number = 0.1
-
-    def __post_init__(self):
-        checks.fraction("strength", self.strength)
+    strength: Number = setting(checks.fraction, default=0.1)
 
     def init(self, context):
         if context.groups is None:
@@ -77,16 +72,7 @@ class GIFAIR(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         weights = scheme_weights("num_examples", cohort, context)
-
-        def loss_fn(variables, features, labels):
-            params, state = variables
-            outputs, _ = context.model.apply(params, state, features, train=False, key=None)
-            losses = context.model.loss(outputs, labels)
-            return sum_labels(losses, labels), count_labels(labels)
-
-        losses, num_labels = context.client_means(loss_fn, cohort.clients, updates=results.update)
-        if num_labels is not None:  # Per example, like the losses.
-            losses = losses / num_labels
+        losses = trained_means(context.model.loss, cohort, results, context)
         losses = jnp.where(cohort.responded_mask & jnp.isfinite(losses), losses, jnp.nan)
         groups, labels = _groups_of(cohort, context)
         latest = by_group.means(losses, labels, labels.shape[0])[labels]

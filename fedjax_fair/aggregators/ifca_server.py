@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
-from fedjax_fair.numerics.trees import all_finite
-from fedjax_fair.roles import Aggregation, Aggregator, ServerView
+from fedjax_fair.aggregators.mean import WeightingScheme, scheme_weights
+from fedjax_fair.numerics.trees import keep_finite
+from fedjax_fair.roles import Aggregation, Aggregator, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["IFCAMean"]
@@ -51,14 +48,10 @@ class IFCAMean(Aggregator):
         IFCAMean(num_models=3)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    num_models: int = 2
+    num_models: int = setting(checks.positive_int, default=2)
     weights: WeightingScheme = "uniform"
-
-    def __post_init__(self):
-        checks.positive_int("num_models", self.num_models)
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
 
     @property
     def compute_weights(self):
@@ -87,14 +80,8 @@ class IFCAMean(Aggregator):
         return {"models": state}
 
     def aggregate(self, state, cohort, results, context):
-        if "cluster" not in results.sends:
-            raise ValueError(
-                f"sends={sorted(results.sends)}: expected a solver that sends the cluster of each "
-                "client, such as solvers.IFCA."
-            )
-        clusters = context.map_clients(
-            lambda client, cluster: cluster, cohort.clients, results.sends["cluster"]
-        )
+        sent = results.sent("cluster", "solvers.IFCA")
+        clusters = context.map_clients(lambda client, cluster: cluster, cohort.clients, sent)
         weights = scheme_weights(self.weights, cohort, context)
 
         def mean_update(index):
@@ -106,7 +93,6 @@ class IFCAMean(Aggregator):
 
         update, *others = (mean_update(index) for index in range(self.num_models))
         models = jax.tree.map(jnp.add, state, tuple(others))
-        # The round does not apply an update that is not finite; the other models would stay so.
-        models = jax.tree.map(partial(jnp.where, all_finite((update, models))), models, state)
+        models = keep_finite(models, state, update)
         info = {"cluster": jnp.where(cohort.responded_mask, clusters, -1)}
         return update, models, Aggregation(weights, info)

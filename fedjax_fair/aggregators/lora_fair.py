@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from fedjax_fair.aggregators.adapters import (
     moments,
 )
 from fedjax_fair.numerics.products import product
-from fedjax_fair.roles import Aggregation, Number, Variables
+from fedjax_fair.roles import Aggregation, Number, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["LoRAFair"]
@@ -60,17 +60,10 @@ class LoRAFair(AdapterAggregator):
         LoRAFair()
     """
 
-    strength: Number = 0.01
+    strength: Number = setting(checks.positive, default=0.01)
     objective: Objective = "least_squares"
-    num_steps: int = 1000
-    step_size: Number = 0.01
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive("strength", self.strength)
-        checks.one_of("objective", self.objective, get_args(Objective))
-        checks.positive_int("num_steps", self.num_steps)
-        checks.positive("step_size", self.step_size)
+    num_steps: int = setting(checks.positive_int, default=1000)
+    step_size: Number = setting(checks.positive, default=0.01)
 
     def aggregate(self, state, cohort, results, context):
         weights = self.compute_weights(state, cohort, context)

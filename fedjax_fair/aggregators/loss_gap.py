@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
+from fedjax_fair.aggregators.mean import WeightingScheme, scheme_weights
 from fedjax_fair.evaluation.client_optima import ClientOptimum, client_optimum
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["LossGap"]
+
+
+def _as_losses(name: str, losses: Any) -> Any:
+    if isinstance(losses, Tracer):
+        return losses
+    losses = np.asarray(losses, np.float32)
+    if losses.ndim != 1 or not np.isfinite(losses).all():
+        raise ValueError(
+            f"{name}={losses.tolist()}: expected a finite loss of each client; measure "
+            "them with optimal_losses=None."
+        )
+    return losses
 
 
 class LossGap(Aggregator):
@@ -63,26 +75,21 @@ class LossGap(Aggregator):
         >>> aggregator = LossGap(strength=2.0)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    strength: Number = 1.0
+    strength: Number = setting(checks.non_negative, default=1.0)
     weights: WeightingScheme = "num_examples"
     _: KW_ONLY
-    optimal_losses: Float[Array, " clients"] | None = None
-    iterations: int = 200
+    optimal_losses: Float[Array, " clients"] | None = setting(_as_losses, default=None)
+    iterations: int = setting(checks.positive_int, default=200)
     clip: bool = True
 
     def __post_init__(self):
-        checks.non_negative("strength", self.strength)
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
-        checks.positive_int("iterations", self.iterations)
         if self.iterations % 2:
             raise ValueError(
                 f"iterations={self.iterations}: expected an even number, such as "
                 f"{self.iterations + 1}, of whose halves the losses are compared."
             )
-        if self.optimal_losses is not None:
-            self._convert(optimal_losses=_check_losses(self.optimal_losses))
 
     def init(self, context):
         if self.optimal_losses is not None:
@@ -122,15 +129,3 @@ class LossGap(Aggregator):
         }
         update = context.weighted_sum(weights, results.update)
         return update, state, Aggregation(weights, info)
-
-
-def _check_losses(losses: Any) -> Any:
-    if isinstance(losses, Tracer):
-        return losses
-    losses = np.asarray(losses, np.float32)
-    if losses.ndim != 1 or not np.isfinite(losses).all():
-        raise ValueError(
-            f"optimal_losses={losses.tolist()}: expected a finite loss of each client; measure "
-            "them with optimal_losses=None."
-        )
-    return losses

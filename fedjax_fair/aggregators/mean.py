@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, ServerView
-from fedjax_fair.utils import checks
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context
 
-__all__ = ["WEIGHTING_SCHEMES", "Mean", "WeightingScheme", "scheme_weights"]
+__all__ = ["Mean", "WeightingScheme", "scheme_weights"]
 
 WeightingScheme = Literal["uniform", "num_examples", "selector"]
-WEIGHTING_SCHEMES: tuple[str, ...] = get_args(WeightingScheme)
 
 
 class Mean(Aggregator):
@@ -34,12 +32,9 @@ class Mean(Aggregator):
         >>> fedavg = Mean(weights="num_examples")
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
+    server_view = "aggregate"
 
     weights: WeightingScheme = "uniform"
-
-    def __post_init__(self):
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
 
     @property
     def equal_weights(self):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import Mean
-from fedjax_fair.numerics.trees import all_finite
-from fedjax_fair.roles import Aggregation, Number
+from fedjax_fair.numerics.trees import keep_finite
+from fedjax_fair.roles import Aggregation, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["MimeLiteMean"]
@@ -43,11 +41,7 @@ class MimeLiteMean(Mean):
         MimeLiteMean(beta=0.5)
     """
 
-    beta: Number = 0.9
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.unit_interval("beta", self.beta)
+    beta: Number = setting(checks.unit_interval, default=0.9)
 
     def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables.params)
@@ -56,14 +50,8 @@ class MimeLiteMean(Mean):
         return {"beta": jnp.asarray(self.beta, jnp.float32), "momentum": state}
 
     def aggregate(self, state, cohort, results, context):
-        if "gradient" not in results.sends:
-            raise ValueError(
-                f"sends={sorted(results.sends)}: expected a solver that sends gradients, such as "
-                "solvers.MimeLite."
-            )
+        gradients = results.sent("gradient", "solvers.MimeLite")
         weights = self.compute_weights(state, cohort, context)
-        gradient = context.weighted_sum(weights, results.sends["gradient"])
+        gradient = context.weighted_sum(weights, gradients)
         momentum = jax.tree.map(lambda g, m: (1 - self.beta) * g + self.beta * m, gradient, state)
-        # The round does not apply an update that is not finite; momentum would stay so forever.
-        momentum = jax.tree.map(partial(jnp.where, all_finite(momentum)), momentum, state)
-        return results.weighted_sum, momentum, Aggregation(weights, {})
+        return results.weighted_sum, keep_finite(momentum, state), Aggregation(weights, {})

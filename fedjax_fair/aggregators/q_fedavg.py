@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["QFedAvg"]
@@ -58,16 +57,12 @@ class QFedAvg(Aggregator):
         >>> aggregator = QFedAvg(q=1.0, learning_rate=0.1)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    q: Number = 1.0
+    q: Number = setting(checks.non_negative, default=1.0)
     _: KW_ONLY
-    learning_rate: Number
+    learning_rate: Number = setting(checks.positive)
     any_learning_rate: bool = False
-
-    def __post_init__(self):
-        checks.non_negative("q", self.q)
-        checks.positive("learning_rate", self.learning_rate)
 
     def check_solver(self, solver):
         of_solver = getattr(solver, "learning_rate", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 from fedjax_fair.aggregators.cells import client_labels
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.data.sensitive import find_groups
-from fedjax_fair.roles import Aggregation, Aggregator, ServerView
-from fedjax_fair.utils import checks
+from fedjax_fair.roles import Aggregation, Aggregator
 
 __all__ = ["ReweighingMean", "reweighing"]
 
@@ -47,13 +46,10 @@ class ReweighingMean(Aggregator):
         ReweighingMean(scope='global')
     """
 
-    server_view: ClassVar[ServerView] = "vectors"
+    server_view = "vectors"
 
     scope: Scope = "local"
     sensitive_feature: str | None = None
-
-    def __post_init__(self):
-        checks.one_of("scope", self.scope, get_args(Scope))
 
     def _groups(self, context):
         return find_groups("ReweighingMean", context.sensitive_names, self.sensitive_feature)

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
+from fedjax_fair.aggregators.mean import WeightingScheme, scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = [
@@ -47,7 +47,7 @@ class OrderStatistic(Aggregator):
         """Returns the statistic of the first ``count`` values, ascending along the first axis."""
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
+        updates, valid, _ = gather_updates(cohort, results, context)
         weights = normalize_weights(valid)
         return _order_statistic(updates, valid, self.statistic), state, Aggregation(weights, {})
 
@@ -90,10 +90,7 @@ class TrimmedMean(OrderStatistic):
         >>> aggregator = TrimmedMean(0.2)
     """
 
-    trim: Number = 0.1
-
-    def __post_init__(self):
-        checks.below_half("trim", self.trim)
+    trim: Number = setting(checks.below_half, default=0.1)
 
     def statistic(self, ranked, count):
         # The offset corrects float32, in which 0.26 * 1950 is less than 507.
@@ -129,13 +126,9 @@ class Krum(Aggregator):
         >>> aggregator = Krum(byzantine=2, selected=3)
     """
 
-    byzantine: int = 1
+    byzantine: int = setting(checks.non_negative_int, default=1)
     _: KW_ONLY
-    selected: int = 1
-
-    def __post_init__(self):
-        checks.non_negative_int("byzantine", self.byzantine)
-        checks.positive_int("selected", self.selected)
+    selected: int = setting(checks.positive_int, default=1)
 
     def aggregate(self, state, cohort, results, context):
         byzantine, size = self.byzantine, cohort.clients.shape[0]
@@ -145,7 +138,7 @@ class Krum(Aggregator):
                 "select more clients, or lower byzantine."
             )
         checks.positive_int("selected", self.selected, at_most=size)
-        updates, valid = gather_updates(cohort, results, context)
+        updates, valid, _ = gather_updates(cohort, results, context)
         vectors = jax.vmap(ravel)(updates.params)
         is_pair = valid[:, None] & valid[None, :] & ~jnp.eye(size, dtype=bool)
         squared = jnp.where(is_pair, pairwise_distances(vectors) ** 2, jnp.inf)
@@ -183,14 +176,10 @@ class GeometricMedian(Aggregator):
 
     weights: WeightingScheme = "uniform"
     _: KW_ONLY
-    iterations: int = 8
-
-    def __post_init__(self):
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
-        checks.positive_int("iterations", self.iterations)
+    iterations: int = setting(checks.positive_int, default=8)
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
+        updates, valid, _ = gather_updates(cohort, results, context)
         shares = normalize_weights(valid, scheme_weights(self.weights, cohort, context))
 
         def weights_at(center):
@@ -231,15 +220,11 @@ class NormClipping(Aggregator):
         >>> aggregator = NormClipping(1.0)
     """
 
-    bound: Number = 1.0
+    bound: Number = setting(checks.positive, default=1.0)
     weights: WeightingScheme = "uniform"
 
-    def __post_init__(self):
-        checks.positive("bound", self.bound)
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
-
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
+        updates, valid, _ = gather_updates(cohort, results, context)
         weights = normalize_weights(valid, scheme_weights(self.weights, cohort, context))
         origin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), updates)
         update, norms = _clipped_mean(updates, origin, self.bound, weights)
@@ -269,21 +254,16 @@ class CenteredClipping(Aggregator):
         >>> aggregator = CenteredClipping(1.0)
     """
 
-    bound: Number = 1.0
+    bound: Number = setting(checks.positive, default=1.0)
     weights: WeightingScheme = "uniform"
     _: KW_ONLY
-    iterations: int = 1
-
-    def __post_init__(self):
-        checks.positive("bound", self.bound)
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
-        checks.positive_int("iterations", self.iterations)
+    iterations: int = setting(checks.positive_int, default=1)
 
     def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables)
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
+        updates, valid, _ = gather_updates(cohort, results, context)
         weights = normalize_weights(valid, scheme_weights(self.weights, cohort, context))
         center, norms = state, jnp.zeros_like(weights)
         for _ in range(self.iterations):

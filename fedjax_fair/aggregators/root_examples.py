@@ -12,10 +12,10 @@ from jaxtyping import Array
 
 from fedjax_fair.data.client_examples import ClientExamples
 
-__all__ = ["check_types", "convert_root"]
+__all__ = ["as_root", "check_types"]
 
 
-def convert_root(root: Any) -> tuple[Any, Any]:
+def as_root(name: str, root: Any) -> tuple[Any, Any]:
     """Returns features and labels in the types of federated datasets.
 
     Raises:
@@ -23,7 +23,7 @@ def convert_root(root: Any) -> tuple[Any, Any]:
     """
     if not isinstance(root, (tuple, list)) or len(root) != 2:
         raise ValueError(
-            f"root is a {type(root).__name__}: expected a pair (features, labels); pass both as "
+            f"{name} is a {type(root).__name__}: expected a pair (features, labels); pass both as "
             "arrays."
         )
     if any(isinstance(part, Tracer) for part in root):
@@ -31,7 +31,7 @@ def convert_root(root: Any) -> tuple[Any, Any]:
     features, labels = map(np.asarray, root)
     if features.ndim < 2 or not labels.ndim or len(features) != len(labels) or not len(labels):
         raise ValueError(
-            f"root of features {list(features.shape)} and labels {list(labels.shape)}: expected "
+            f"{name} of features {list(features.shape)} and labels {list(labels.shape)}: expected "
             "[n, ...] and [n], with n >= 1; pass one label per example."
         )
     return _convert("features", features), _convert("labels", labels)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import Mean
-from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.numerics.trees import keep_finite
 from fedjax_fair.roles import Aggregation
 
 __all__ = ["ScaffoldMean"]
@@ -47,20 +45,12 @@ class ScaffoldMean(Mean):
         return {"control": state}
 
     def aggregate(self, state, cohort, results, context):
-        if "control" not in results.sends:
-            raise ValueError(
-                f"sends={sorted(results.sends)}: expected a solver that sends changes of control "
-                "variates, such as solvers.Scaffold."
-            )
-        mean = results.weighted_sum
+        changes = results.sent("control", "solvers.Scaffold")
         share = 1 / context.num_clients
         if self.weights == "num_examples":
             sizes = context.sizes.astype(jnp.float32)
             share = sizes[cohort.clients] / jnp.sum(sizes)
         counted = jnp.where(cohort.is_last_response, share, 0.0)
-        change = context.weighted_sum(counted, results.sends["control"])
-        control = jax.tree.map(jnp.add, state, change)
-        # A control variate that is not finite would stay so forever.
-        control = jax.tree.map(partial(jnp.where, all_finite(control)), control, state)
+        control = jax.tree.map(jnp.add, state, context.weighted_sum(counted, changes))
         weights = self.compute_weights(state, cohort, context)
-        return mean, control, Aggregation(weights, {})
+        return results.weighted_sum, keep_finite(control, state), Aggregation(weights, {})

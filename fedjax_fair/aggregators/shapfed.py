@@ -8,11 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
+from fedjax_fair.aggregators.whole_cohort import (
+    gather_updates,
+    normalize_weights,
+    weighted_sum,
+    write_rows,
+)
 from fedjax_fair.numerics.products import weighted_total
 from fedjax_fair.numerics.tree_paths import layers_of, names_of
-from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["ShapFed"]
@@ -61,19 +65,16 @@ class ShapFed(Aggregator):
         >>> aggregator = ShapFed(memory=0.9)
     """
 
-    memory: Number = 0.9
+    memory: Number = setting(checks.unit_interval, default=0.9)
     last_layer: str = "head"
-
-    def __post_init__(self):
-        checks.unit_interval("memory", self.memory)
 
     def init(self, context):
         size = context.num_clients
         return _Contributions(jnp.zeros(size), jnp.zeros(size, bool))
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
-        shares = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
+        gathered = gather_updates(cohort, results, context)
+        updates, valid = gathered.stacked, gathered.valid
         old, is_known = jax.tree.map(lambda leaf: leaf[cohort.clients], state)
         known = normalize_weights(valid & is_known)
         # A client without contribution counts as much as the others on average.
@@ -84,15 +85,8 @@ class ShapFed(Aggregator):
         found = jnp.mean(_cosines(rows, mean), axis=1)
         values = jnp.where(is_known, self.memory * old + (1 - self.memory) * found, found)
         weights = _positive_weights(values, valid)
-        is_last = cohort._replace(responded=valid).is_last_response
-        ids = jnp.where(is_last, cohort.clients, context.num_clients)
-        state = _Contributions(
-            state.values.at[ids].set(values, mode="drop"),
-            state.is_known.at[ids].set(True, mode="drop"),
-        )
-        update = Variables(
-            weighted_sum(updates.params, weights), weighted_sum(updates.state, shares)
-        )
+        state = write_rows(state, cohort, valid, _Contributions(values, True))
+        update = gathered.with_params(weighted_sum(updates.params, weights))
         return update, state, Aggregation(weights, {"contribution": values})
 
 

@@ -7,7 +7,7 @@ from abc import abstractmethod
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.roles import Cohort, Number
+from fedjax_fair.roles import Cohort, Number, setting
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Tree
 
@@ -51,10 +51,7 @@ class Polynomial(StalenessFactor):
         [1.0, 0.5]
     """
 
-    exponent: Number = 0.5
-
-    def __post_init__(self):
-        checks.non_negative("exponent", self.exponent)
+    exponent: Number = setting(checks.non_negative, default=0.5)
 
     def __call__(self, staleness):
         return (1 + staleness.astype(jnp.float32)) ** -self.exponent
@@ -75,12 +72,8 @@ class Hinge(StalenessFactor):
         [1.0, 0.5]
     """
 
-    slope: Number = 10.0
-    delay: Number = 6.0
-
-    def __post_init__(self):
-        checks.non_negative("slope", self.slope)
-        checks.non_negative("delay", self.delay)
+    slope: Number = setting(checks.non_negative, default=10.0)
+    delay: Number = setting(checks.non_negative, default=6.0)
 
     def __call__(self, staleness):
         excess = jnp.maximum(staleness.astype(jnp.float32) - self.delay, 0)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.aggregators.mean import WeightingScheme, scheme_weights
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["Tilted"]
@@ -38,14 +36,10 @@ class Tilted(Aggregator):
         >>> aggregator = Tilted(tilt=1.0)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    tilt: Number = 1.0
+    tilt: Number = setting(checks.finite, default=1.0)
     weights: WeightingScheme = "num_examples"
-
-    def __post_init__(self):
-        checks.finite("tilt", self.tilt)
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
 
     def aggregate(self, state, cohort, results, context):
         shares = scheme_weights(self.weights, cohort, context)

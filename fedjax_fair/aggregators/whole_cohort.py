@@ -2,29 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
+from fedjax_fair.aggregators.mean import scheme_weights
+from fedjax_fair.evaluation.client_predictions import apply_model
+from fedjax_fair.numerics.labels import count_labels, sum_labels
 from fedjax_fair.numerics.products import weighted_total
+from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.roles import Cohort, Context, LocalResult, Variables
 
-__all__ = ["gather_updates", "mask_updates", "normalize_weights", "replace_rows", "weighted_sum"]
+__all__ = [
+    "CohortUpdates", "gather_updates", "mask_updates", "normalize_weights", "replace_rows",
+    "trained_means", "weighted_sum", "write_rows",
+]  # fmt: skip
 
 
-def gather_updates(
-    cohort: Cohort, results: LocalResult, context: Context
-) -> tuple[Variables, Bool[Array, " cohort"]]:
-    """Returns all updates on every device, with zeros for invalid ones, and the mask of valid ones.
+class CohortUpdates(NamedTuple):
+    """The updates of a cohort, on every device.
 
-    An update is valid if it has arrived and is finite.
+    Attributes:
+        stacked: Updates ``[cohort, ...]``, with zeros for invalid ones.
+        valid: Whether an update has arrived and is finite.
+        shares: Weights of valid updates in proportion to size.
     """
+
+    stacked: Variables
+    valid: Bool[Array, " cohort"]
+    shares: Float[Array, " cohort"]
+
+    @property
+    def vectors(self) -> Float[Array, "cohort width"]:
+        """The parameters of each update as a vector."""
+        return jax.vmap(ravel)(self.stacked.params)
+
+    def with_params(self, params: PyTree) -> Variables:
+        """Returns an update of given parameters, and of running statistics averaged by size."""
+        return Variables(params, weighted_sum(self.stacked.state, self.shares))
+
+    def from_vector(self, direction: Float[Array, " width"]) -> Variables:
+        """Returns the update `with_params` of a vector."""
+        _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], self.stacked.params))
+        return self.with_params(unravel(direction))
+
+
+def gather_updates(cohort: Cohort, results: LocalResult, context: Context) -> CohortUpdates:
+    """Returns all updates on every device."""
     updates = context.map_clients(lambda client, update: update, cohort.clients, results.update)
     valid = jax.vmap(all_finite)(updates)
     if cohort.responded is not None:
         valid &= cohort.responded
-    return mask_updates(updates, valid), valid
+    shares = normalize_weights(valid, scheme_weights("num_examples", cohort, context))
+    return CohortUpdates(mask_updates(updates, valid), valid, shares)
 
 
 def mask_updates(updates: Variables, mask: Bool[Array, " cohort"]) -> Variables:
@@ -68,6 +103,56 @@ def replace_rows(
     new = jnp.where(is_last[:, None], rows, old)
     ids = jnp.where(is_last, cohort.clients, table.shape[0])
     return table.at[ids].set(new, mode="drop"), jnp.sum(new - old, axis=0)
+
+
+def trained_means(
+    measure: Callable[..., Float[Array, "batch ..."]],
+    cohort: Cohort,
+    results: LocalResult,
+    context: Context,
+) -> Float[Array, " cohort"]:
+    """Returns the mean of a measure over the labels of each client, at its model after training.
+
+    Args:
+        measure: ``Model.loss`` or ``Model.accuracy``.
+        cohort: The cohort.
+        results: Results of the cohort.
+        context: Context of the round.
+    """
+
+    def sums(variables, features, labels):
+        values = measure(apply_model(context.model, variables, features), labels)
+        return sum_labels(values, labels), count_labels(labels)
+
+    # Both are means over examples.
+    total, count = context.client_means(sums, cohort.clients, updates=results.update)
+    return total if count is None else total / count
+
+
+def write_rows(
+    tables: PyTree, cohort: Cohort, valid: Bool[Array, " cohort"], rows: PyTree
+) -> PyTree:
+    """Replaces the rows of each client by those of its last valid result.
+
+    Args:
+        tables: Arrays ``[clients, ...]``.
+        cohort: The cohort.
+        valid: Whether a result counts.
+        rows: Arrays ``[cohort, ...]``, or scalars for all rows.
+
+    Examples:
+        >>> cohort = Cohort(jnp.array([2, 0, 2]), jnp.ones(3) / 3)
+        >>> rows = jnp.array([4.0, 5.0, 6.0])
+        >>> write_rows(jnp.ones(3), cohort, jnp.array([True, True, False]), rows).tolist()
+        [5.0, 1.0, 4.0]
+    """
+    is_last = cohort._replace(responded=valid).is_last_response
+
+    def write(table, rows):
+        ids = jnp.where(is_last, cohort.clients, table.shape[0])
+        return table.at[ids].set(rows, mode="drop")
+
+    return jax.tree.map(write, tables, rows)
 
 
 def weighted_sum(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:

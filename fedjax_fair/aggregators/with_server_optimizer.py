@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedjax_fair.aggregators.area import AREA
 from fedjax_fair.aggregators.fedfb import FedFBMean
 from fedjax_fair.aggregators.ifca_server import IFCAMean
-from fedjax_fair.numerics.trees import all_finite
-from fedjax_fair.roles import Aggregator, Variables, checked_calls
+from fedjax_fair.numerics.trees import keep_finite
+from fedjax_fair.roles import Aggregator, Variables, checked_calls, setting
 from fedjax_fair.server_optimizers import ServerOptimizer
 from fedjax_fair.utils import checks
 
@@ -60,13 +57,12 @@ class WithServerOptimizer(Aggregator):
         ... )
     """
 
-    inner: Aggregator
-    optimizer: ServerOptimizer
+    inner: Aggregator = setting(checks.instance, Aggregator, "aggregators.Mean()")
+    optimizer: ServerOptimizer = setting(
+        checks.instance, ServerOptimizer, "server_optimizers.FedAdam(0.01)"
+    )
 
     def __post_init__(self):
-        checks.instance("inner", self.inner, Aggregator, "aggregators.Mean()")
-        example = "server_optimizers.FedAdam(0.01)"
-        checks.instance("optimizer", self.optimizer, ServerOptimizer, example)
         for kind, expected, reason in _REFUSED:
             if isinstance(self.inner, kind):
                 raise ValueError(
@@ -125,7 +121,5 @@ class WithServerOptimizer(Aggregator):
             update.params, state.optimizer, context.variables.params
         )
         update = Variables(params, update.state)
-        # The round does not apply an update that is not finite; its moments would stay so forever.
-        finite = all_finite((update, optimizer))
-        optimizer = jax.tree.map(partial(jnp.where, finite), optimizer, state.optimizer)
+        optimizer = keep_finite(optimizer, state.optimizer, update)
         return update, OptimizerState(inner, optimizer), aggregation

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Tree
+from fedjax_fair.utils.tree import Tree, setting
 
 __all__ = ["Compression", "StochasticQuantization", "TopK"]
 
@@ -58,13 +58,9 @@ class TopK(Compression):
         800
     """
 
-    error_feedback: ClassVar[bool] = True
+    error_feedback = True
 
-    fraction: float
-
-    def __post_init__(self):
-        checks.positive("fraction", self.fraction)
-        checks.probability("fraction", self.fraction)
+    fraction: float = setting(checks.positive, at_most=1)
 
     def _num_sent(self, size: int) -> int:
         return max(1, round(float(self.fraction) * size))

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Key
 
 from fedjax_fair.numerics.trees import all_finite
-from fedjax_fair.roles import Cohort, Number, Variables
+from fedjax_fair.roles import Cohort, Number, Variables, setting
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Tree
 
@@ -69,12 +69,8 @@ class DifferentialPrivacy(PrivacyMechanism):
         >>> private = DifferentialPrivacy(clipping_norm=1.0, noise_multiplier=1.0)
     """
 
-    clipping_norm: Number
-    noise_multiplier: Number
-
-    def __post_init__(self):
-        checks.positive("clipping_norm", self.clipping_norm)
-        checks.non_negative("noise_multiplier", self.noise_multiplier)
+    clipping_norm: Number = setting(checks.positive)
+    noise_multiplier: Number = setting(checks.non_negative)
 
     def init_clipping_norm(self):
         return jnp.asarray(self.clipping_norm, jnp.float32)
@@ -108,27 +104,22 @@ class AdaptiveClipping(PrivacyMechanism):
         >>> private = AdaptiveClipping(1.0, target_unclipped_quantile=0.5)
     """
 
-    noise_multiplier: Number
+    noise_multiplier: Number = setting(checks.positive)
     _: KW_ONLY
-    initial_clipping_norm: Number = 0.1
-    target_unclipped_quantile: Number = 0.5
-    learning_rate: Number = 0.2
-    clipped_count_stddev: Number | None = None
+    initial_clipping_norm: Number = setting(checks.positive, default=0.1)
+    target_unclipped_quantile: Number = setting(checks.probability, default=0.5)
+    learning_rate: Number = setting(checks.non_negative, default=0.2)
+    clipped_count_stddev: Number | None = setting(checks.positive, default=None)
 
     def __post_init__(self):
-        checks.positive("noise_multiplier", self.noise_multiplier)
-        checks.positive("initial_clipping_norm", self.initial_clipping_norm)
-        checks.probability("target_unclipped_quantile", self.target_unclipped_quantile)
-        checks.non_negative("learning_rate", self.learning_rate)
         stddev, multiplier = self.clipped_count_stddev, self.noise_multiplier
-        if stddev is not None:
-            checks.positive("clipped_count_stddev", stddev)
-            is_traced = isinstance(stddev, Tracer) or isinstance(multiplier, Tracer)
-            if not is_traced and 2 * float(stddev) <= float(multiplier):
-                raise ValueError(
-                    f"clipped_count_stddev={stddev!r}: expected more than half of "
-                    f"noise_multiplier={multiplier!r}; raise it, or lower noise_multiplier."
-                )
+        if stddev is None or isinstance(stddev, Tracer) or isinstance(multiplier, Tracer):
+            return
+        if 2 * float(stddev) <= float(multiplier):
+            raise ValueError(
+                f"clipped_count_stddev={stddev!r}: expected more than half of "
+                f"noise_multiplier={multiplier!r}; raise it, or lower noise_multiplier."
+            )
 
     def init_clipping_norm(self):
         return jnp.asarray(self.initial_clipping_norm, jnp.float32)

@@ -12,10 +12,26 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from fedjax_fair.roles import Faults, Number
+from fedjax_fair.roles import Faults, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["Diurnal", "Trace"]
+
+
+def _as_table(name: str, table: Any) -> Any:
+    """Returns an availability table as booleans."""
+    if isinstance(table, Tracer):
+        return table
+    try:
+        array = np.asarray(table)
+    except (TypeError, ValueError):  # A random key, a ragged list.
+        array = np.empty(0)
+    if array.ndim != 2 or array.size == 0 or not np.isin(array, (0, 1)).all():
+        raise ValueError(
+            f"{name}={table!r}: expected zeros and ones, [rounds, clients]; pass a rectangular "
+            "array."
+        )
+    return array.astype(bool)
 
 
 class Trace(Faults):
@@ -32,10 +48,7 @@ class Trace(Faults):
         >>> every_other_round = Trace([[1, 1, 0], [0, 1, 1]])
     """
 
-    table: ArrayLike | Sequence[Sequence[int]]
-
-    def __post_init__(self):
-        self._convert(table=_check_table(self.table))
+    table: ArrayLike | Sequence[Sequence[int]] = setting(_as_table)
 
     def check(self, num_clients):
         if (size := np.shape(self.table)[1]) != num_clients:
@@ -67,15 +80,10 @@ class Diurnal(Faults):
         >>> awake = Diurnal(24, min_availability=0.1, max_availability=0.9)
     """
 
-    period: int
+    period: int = setting(checks.positive_int)
     _: KW_ONLY
-    min_availability: Number = 0.0
-    max_availability: Number = 1.0
-
-    def __post_init__(self):
-        checks.positive_int("period", self.period)
-        checks.probability("min_availability", self.min_availability)
-        checks.probability("max_availability", self.max_availability)
+    min_availability: Number = setting(checks.probability, default=0.0)
+    max_availability: Number = setting(checks.probability, default=1.0)
 
     def available(self, key, round, num_clients):
         phases = jnp.arange(num_clients, dtype=jnp.float32) / num_clients
@@ -83,19 +91,3 @@ class Diurnal(Faults):
         amplitude = self.max_availability - self.min_availability
         probability = self.min_availability + amplitude * (1 + jnp.sin(angle)) / 2
         return jax.random.uniform(key, (num_clients,)) < probability
-
-
-def _check_table(table: Any) -> Any:
-    """Returns an availability table as booleans."""
-    if isinstance(table, Tracer):
-        return table
-    try:
-        array = np.asarray(table)
-    except (TypeError, ValueError):  # A random key, a ragged list.
-        array = np.empty(0)
-    if array.ndim != 2 or array.size == 0 or not np.isin(array, (0, 1)).all():
-        raise ValueError(
-            f"table={table!r}: expected zeros and ones, [rounds, clients]; pass a rectangular "
-            "array."
-        )
-    return array.astype(bool)

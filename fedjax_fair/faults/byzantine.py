@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Int
 
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.parallel import collectives
-from fedjax_fair.roles import Cohort, Context, Faults, Number, Variables
+from fedjax_fair.roles import Cohort, Context, Faults, Number, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["Byzantine"]
@@ -75,15 +75,11 @@ class Byzantine(Faults):
 
     clients: Number | Int[Array | np.ndarray, " byzantine"] | Sequence[int]
     attack: Literal["sign_flip", "scaling", "noise", "nan", "alie", "ipm"]
-    strength: Number | None = None
+    strength: Number | None = setting(checks.non_negative, default=None)
     _: KW_ONLY
-    seed: int = 0
+    seed: int = setting(checks.non_negative_int, default=0)
 
     def __post_init__(self):
-        checks.one_of("attack", self.attack, tuple(_STRENGTHS))
-        if self.strength is not None:
-            checks.non_negative("strength", self.strength)
-        checks.non_negative_int("seed", self.seed)
         if not isinstance(self.clients, (list, tuple)) and np.ndim(self.clients) == 0:
             checks.probability("clients", self.clients)
         else:

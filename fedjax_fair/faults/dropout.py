@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from fedjax_fair.roles import Faults, Number
+from fedjax_fair.roles import Faults, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["Dropout"]
@@ -31,10 +31,11 @@ class Dropout(Faults):
         >>> some_worse = Dropout([0.0, 0.1, 0.5])
     """
 
-    probability: Number | Float[Array | np.ndarray, " clients"] | Sequence[float]
+    probability: Number | Float[Array | np.ndarray, " clients"] | Sequence[float] = setting(
+        checks.probability, many=True
+    )
 
     def __post_init__(self):
-        checks.probability("probability", self.probability, many=True)
         if not isinstance(self.probability, Tracer) and np.ndim(self.probability):
             # A JAX array would initialize devices before processes are connected.
             self._convert(probability=np.asarray(self.probability, np.float32))

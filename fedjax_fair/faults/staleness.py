@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Faults, Number
+from fedjax_fair.roles import Faults, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["Staleness"]
@@ -20,7 +20,7 @@ class Staleness(Faults):
     rounds. Learning rates and minibatches are from the current round.
 
     Args:
-        probability: Probability that a participant is stale in a round.
+        probability: Probability, in ``[0, 1]``, that a participant is stale in a round.
         max_staleness: Maximum staleness, in rounds; as many models are in memory.
 
     Raises:
@@ -34,13 +34,9 @@ class Staleness(Faults):
         >>> stale = Staleness(0.3, max_staleness=4)
     """
 
-    probability: Number
+    probability: Number = setting(checks.probability)
     _: KW_ONLY
-    max_staleness: int
-
-    def __post_init__(self):
-        checks.probability("probability", self.probability)
-        checks.positive_int("max_staleness", self.max_staleness)
+    max_staleness: int = setting(checks.positive_int)
 
     @property
     def history_length(self) -> int:

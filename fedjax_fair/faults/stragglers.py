@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Faults, Number
+from fedjax_fair.roles import Faults, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["Stragglers"]
@@ -21,7 +21,7 @@ class Stragglers(Faults):
     The solver has to follow the instruction ``max_steps``, as `fedjax_fair.solvers.SGD` does.
 
     Args:
-        probability: Probability that a participant is slow in a round.
+        probability: Probability, in ``[0, 1]``, that a participant is slow in a round.
         deadline_steps: Maximum number of local steps of a slow participant.
 
     Raises:
@@ -31,13 +31,9 @@ class Stragglers(Faults):
         >>> slow = Stragglers(0.3, deadline_steps=5)
     """
 
-    probability: Number
+    probability: Number = setting(checks.probability)
     _: KW_ONLY
-    deadline_steps: int
-
-    def __post_init__(self):
-        checks.probability("probability", self.probability)
-        checks.positive_int("deadline_steps", self.deadline_steps)
+    deadline_steps: int = setting(checks.positive_int)
 
     def instruct(self, key, context):
         slow = jax.random.uniform(key) < self.probability

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from fedjax_fair.models.wrappers import functions_of
 from fedjax_fair.numerics.tree_paths import name_of
 from fedjax_fair.roles import Model, Variables
 
-__all__ = ["ResidualLoRA", "check_lora", "with_fixed_a", "with_residual"]
+__all__ = ["ResidualLoRA", "adapter_masks", "check_lora", "with_fixed_a", "with_residual"]
 
 
 def check_lora(user: str, model: Model, *, both: bool = True) -> LoRA:
@@ -41,6 +42,18 @@ def check_lora(user: str, model: Model, *, both: bool = True) -> LoRA:
             "the mean of B is exact; use train='both', or aggregators.Mean."
         )
     return inner
+
+
+def adapter_masks(variables: Variables, factors: Callable[[dict[str, Any]], Any]) -> Variables:
+    """Returns masks of the factors of adapters, and True for all else.
+
+    Args:
+        variables: Variables of a model with low-rank adapters.
+        factors: Function from the factors ``{"a": ..., "b": ...}`` of an adapter to their masks.
+    """
+    masks: Variables = jax.tree.map(lambda leaf: True, variables)
+    adapters = {path: factors(pair) for path, pair in variables.params["adapters"].items()}
+    return masks._replace(params=masks.params | {"adapters": adapters})
 
 
 def with_fixed_a(model: Model) -> LoRA:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedjax_fair.models.wrap import scale_bytes
-from fedjax_fair.roles import Model, Variables
+from fedjax_fair.roles import Model, Variables, setting
 from fedjax_fair.roles.model import apply_masked
 from fedjax_fair.utils import checks
 
@@ -171,10 +171,7 @@ class Pretrained(Wrapper):
         variables: Initial variables. Others of the same shapes do not cause recompilation.
     """
 
-    variables: PyTree
-
-    def __post_init__(self):
-        checks.instance("variables", self.variables, Variables, "fitted.variables_for(seed=0)")
+    variables: PyTree = setting(checks.instance, Variables, "fitted.variables_for(seed=0)")
 
     def init(self, key, x):
         variables = jax.tree.map(jnp.asarray, self.variables)

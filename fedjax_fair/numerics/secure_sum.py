@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Tree
+from fedjax_fair.utils.tree import Tree, setting
 
 __all__ = ["SLACK", "SecureAggregation", "as_secure", "mask_values", "secure_sum", "unmask_sum"]
 
@@ -39,10 +39,7 @@ class SecureAggregation(Tree):
 
     # With 16 the step is 2^-26. Sums are of integers, hence equal on any number of devices. An
     # element out of range makes the sum NaN, which ends the run, instead of wrapping.
-    max_abs_value: float = 16.0
-
-    def __post_init__(self):
-        checks.positive("max_abs_value", self.max_abs_value)
+    max_abs_value: float = setting(checks.positive, default=16.0)
 
 
 def as_secure(aggregation: str | SecureAggregation) -> SecureAggregation | None:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair.numerics.products import product
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Tree
+from fedjax_fair.utils.tree import Tree, setting
 
 __all__ = ["CountSketch", "ravel"]
 
@@ -41,12 +41,8 @@ class CountSketch(Tree):
         (2,)
     """
 
-    size: int
-    seed: int = 0
-
-    def __post_init__(self):
-        checks.positive_int("size", self.size)
-        checks.non_negative_int("seed", self.seed, at_most=2**32 - 1)
+    size: int = setting(checks.positive_int)
+    seed: int = setting(checks.non_negative_int, default=0, at_most=2**32 - 1)
 
     def __call__(self, gradient: PyTree) -> Float[Array, " size"]:
         """Returns the sketch of a gradient."""

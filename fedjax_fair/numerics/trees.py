@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
 from fedjax_fair.utils.tree import Number
 
-__all__ = ["all_finite", "scale_tree", "tree_bytes"]
+__all__ = ["all_finite", "keep_finite", "scale_tree", "tree_bytes"]
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
@@ -19,6 +21,14 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
         False
     """
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def keep_finite(new: PyTree, old: PyTree, update: PyTree = ()) -> PyTree:
+    """Returns a new state, or the old one if the new one or the update is not finite.
+
+    A round does not apply an update that is not finite, but a state would stay so forever.
+    """
+    return jax.tree.map(partial(jnp.where, all_finite((new, update))), new, old)
 
 
 def scale_tree(tree: PyTree, factor: Number) -> PyTree:

@@ -30,7 +30,7 @@ from fedjax_fair.roles.metric import (
     QuantityValues,
 )
 from fedjax_fair.roles.model import Model, Task, Variables, is_correct, top_class
-from fedjax_fair.utils.tree import Integer, Number
+from fedjax_fair.utils.tree import Integer, Number, setting
 
 __all__ = [
     "LABEL_UNIT",
@@ -62,5 +62,6 @@ __all__ = [
     "Timing",
     "Variables",
     "is_correct",
+    "setting",
     "top_class",
 ]

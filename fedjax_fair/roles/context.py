@@ -78,6 +78,19 @@ class LocalResult(NamedTuple):
     # Byzantine clients and masked; reports are not.
     sends: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
 
+    def sent(self, name: str, example: str) -> PyTree:
+        """Returns what a solver sends in addition to updates.
+
+        Raises:
+            ValueError: If it sends nothing of this name; an example of a solver is recommended.
+        """
+        if name not in self.sends:
+            raise ValueError(
+                f"sends={sorted(self.sends)}: expected a solver that sends {name!r}, such as "
+                f"{example}."
+            )
+        return self.sends[name]
+
 
 class Timing(NamedTuple):
     """How results of a cohort came about in virtual time.
@@ -123,6 +136,10 @@ class Cohort(NamedTuple):
         if self.responded is None:
             return self.clients
         return jnp.where(self.responded, self.clients, jnp.iinfo(self.clients.dtype).max)
+
+    def is_present(self, num_clients: int) -> Bool[Array, " clients"]:
+        """Returns which of all clients have responded."""
+        return jnp.zeros(num_clients, bool).at[self.responder_ids].set(True, mode="drop")
 
     @property
     def last_slots(self) -> Int[Array, " cohort"]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
-from fedjax_fair.roles import Cohort, Info, Number, Selector, ServerView
+from fedjax_fair.roles import Cohort, Info, Number, Selector, setting
 from fedjax_fair.selectors.uniform import uniform_weights
 from fedjax_fair.utils import checks
 
@@ -46,12 +44,9 @@ class Agnostic(Selector):
         Agnostic(mixture_learning_rate=0.05)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    mixture_learning_rate: Number = 0.1
-
-    def __post_init__(self):
-        checks.non_negative("mixture_learning_rate", self.mixture_learning_rate)
+    mixture_learning_rate: Number = setting(checks.non_negative, default=0.1)
 
     def init(self, context):
         return uniform_weights(context.num_clients)

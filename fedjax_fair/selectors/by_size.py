@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from fedjax_fair.roles import Context, ServerView
+from fedjax_fair.roles import Context
 from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
 
 __all__ = ["BySize", "available_cumulative_sizes"]
@@ -32,7 +30,7 @@ class BySize(FixedSizeSelector):
         BySize(cohort_size=10)
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
+    server_view = "aggregate"
 
     def init(self, context):
         return jnp.cumsum(context.sizes)

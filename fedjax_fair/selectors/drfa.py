@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.roles import Number, Selector, ServerView
+from fedjax_fair.roles import Number, Selector, setting
 from fedjax_fair.selectors.agnostic import ascend, mixture_info
 from fedjax_fair.selectors.uniform import sample_clients, uniform_cohort, uniform_weights
 from fedjax_fair.utils import checks
@@ -63,16 +63,11 @@ class DRFA(Selector):
         DRFA(mixture_learning_rate=0.01, local_steps=5)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    mixture_learning_rate: Number = 0.1
-    cohort_size: int = 10
-    local_steps: int = 1
-
-    def __post_init__(self):
-        checks.non_negative("mixture_learning_rate", self.mixture_learning_rate)
-        checks.positive_int("cohort_size", self.cohort_size)
-        checks.positive_int("local_steps", self.local_steps)
+    mixture_learning_rate: Number = setting(checks.non_negative, default=0.1)
+    cohort_size: int = setting(checks.positive_int, default=10)
+    local_steps: int = setting(checks.positive_int, default=1)
 
     def init(self, context):
         checks.positive_int("cohort_size", self.cohort_size, at_most=context.num_clients)
@@ -95,13 +90,9 @@ class DRFA(Selector):
         return cohort, _State(mixture, reporting), mixture_info(mixture)
 
     def observe(self, state, cohort, results, context):
-        if "snapshot" not in results.sends:
-            raise ValueError(
-                f"sends={sorted(results.sends)}: expected a solver that sends a snapshot, "
-                "such as solvers.SGD."
-            )
+        snapshots = results.sent("snapshot", "solvers.SGD")
         weights = cohort.renormalize_weights(cohort.weights)
-        average = context.weighted_sum(weights, results.sends["snapshot"])
+        average = context.weighted_sum(weights, snapshots)
         snapshot = jax.tree.map(jnp.add, context.variables, average)
         losses = context.losses(snapshot, state.reporting)
         losses = losses * (context.num_clients / self.cohort_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.numerics.products import product
-from fedjax_fair.roles import Integer, Number, ServerView
+from fedjax_fair.roles import Integer, Number, setting
 from fedjax_fair.selectors.uniform import FixedSizeSelector, sample_clients, uniform_cohort
 from fedjax_fair.submodular import SetFunction, greedy
 from fedjax_fair.utils import checks
@@ -98,24 +98,15 @@ class FedCor(FixedSizeSelector):
         FedCor(cohort_size=10, warmup=20)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     _: KW_ONLY
-    warmup: Integer = 15
-    interval: Integer = 10
-    annealing: Number = 0.95
-    history_discount: Number = 0.95
-    history_length: int = 100
-    embedding_size: int = 15
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.integer("warmup", self.warmup, at_most=checks.MAX_INT)
-        checks.integer("interval", self.interval, at_most=checks.MAX_INT)
-        checks.fraction("annealing", self.annealing)
-        checks.positive("history_discount", self.history_discount, at_most=1)
-        checks.positive_int("history_length", self.history_length)
-        checks.positive_int("embedding_size", self.embedding_size)
+    warmup: Integer = setting(checks.integer, default=15, at_most=checks.MAX_INT)
+    interval: Integer = setting(checks.integer, default=10, at_most=checks.MAX_INT)
+    annealing: Number = setting(checks.fraction, default=0.95)
+    history_discount: Number = setting(checks.positive, default=0.95, at_most=1)
+    history_length: int = setting(checks.positive_int, default=100)
+    embedding_size: int = setting(checks.positive_int, default=15)
 
     def init(self, context):
         super().init(context)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.roles import ClientGradients, Cohort, Context, LocalResult, Number
+from fedjax_fair.roles import ClientGradients, Cohort, Context, LocalResult, Number, setting
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Tree
 
@@ -117,7 +117,7 @@ class Stale(_StoredGradients):
         >>> selector = SubTrunc(10, 0.5, gradients=Stale())
     """
 
-    updates_only_responders: ClassVar[bool] = True
+    updates_only_responders = True
 
     project: Project = ravel
 
@@ -137,11 +137,8 @@ class RefreshEvery(_StoredGradients):
         DivFL(cohort_size=10, gradients=RefreshEvery(rounds=5))
     """
 
-    rounds: int
+    rounds: int = setting(checks.positive_int)
     project: Project = ravel
-
-    def __post_init__(self):
-        checks.positive_int("rounds", self.rounds)
 
     def read(self, memory, context, clients=None):
         refresh = context.round % self.rounds == 0
@@ -165,13 +162,10 @@ class Updates(_StoredGradients):
         >>> selector = UnionFL(10, 1.0, 5, gradients=Updates(learning_rate=0.1))
     """
 
-    updates_only_responders: ClassVar[bool] = True
+    updates_only_responders = True
 
-    learning_rate: Number
+    learning_rate: Number = setting(checks.positive)
     project: Project = ravel
-
-    def __post_init__(self):
-        checks.positive("learning_rate", self.learning_rate)
 
     def observe(self, memory, cohort, results, context):
         scale = -1 / (self.learning_rate * results.steps.astype(jnp.float32))

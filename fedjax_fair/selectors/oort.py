@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fedjax_fair.roles import Context, Integer, Number, ServerView
+from fedjax_fair.roles import Context, Integer, Number, setting
 from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
 from fedjax_fair.utils import checks
 
@@ -101,29 +101,17 @@ class Oort(FixedSizeSelector):
         Oort(cohort_size=10, min_exploration=0.3)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     _: KW_ONLY
-    exploration: Number = 0.9
-    exploration_decay: Number = 0.98
-    min_exploration: Number = 0.2
-    duration_quantile: Number = 0.3
-    duration_penalty: Number = 2.0
-    pacer_step: Number = 0.05
-    pacer_window: Integer = 20
-    max_selections: int | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.fraction("exploration", self.exploration)
-        checks.fraction("exploration_decay", self.exploration_decay)
-        checks.fraction("min_exploration", self.min_exploration)
-        checks.fraction("duration_quantile", self.duration_quantile)
-        checks.non_negative("duration_penalty", self.duration_penalty)
-        checks.non_negative("pacer_step", self.pacer_step)
-        checks.integer("pacer_window", self.pacer_window, at_most=checks.MAX_INT)
-        if self.max_selections is not None:
-            checks.positive_int("max_selections", self.max_selections, at_most=checks.MAX_INT)
+    exploration: Number = setting(checks.fraction, default=0.9)
+    exploration_decay: Number = setting(checks.fraction, default=0.98)
+    min_exploration: Number = setting(checks.fraction, default=0.2)
+    duration_quantile: Number = setting(checks.fraction, default=0.3)
+    duration_penalty: Number = setting(checks.non_negative, default=2.0)
+    pacer_step: Number = setting(checks.non_negative, default=0.05)
+    pacer_window: Integer = setting(checks.integer, default=20, at_most=checks.MAX_INT)
+    max_selections: int | None = setting(checks.positive_int, default=None, at_most=checks.MAX_INT)
 
     def init(self, context):
         super().init(context)

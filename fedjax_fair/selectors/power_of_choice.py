@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedjax_fair.numerics.labels import mean_over_labels
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.successive import sample_successively
-from fedjax_fair.roles import Context, ServerView
+from fedjax_fair.roles import Context, setting
 from fedjax_fair.selectors.by_size import available_cumulative_sizes
 from fedjax_fair.selectors.uniform import FixedSizeSelector, sample_clients, uniform_cohort
 from fedjax_fair.utils import checks
@@ -56,19 +56,15 @@ class PowerOfChoice(FixedSizeSelector):
         PowerOfChoice(cohort_size=10, pool=20)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
-    pool: int | None = None
+    pool: int | None = setting(checks.positive_int, default=None)
     _: KW_ONLY
     variant: Literal["pow", "cpow", "rpow"] = "pow"
-    loss_examples: int = 64
+    loss_examples: int = setting(checks.positive_int, default=64)
 
     def __post_init__(self):
-        if self.pool is not None:
-            checks.positive_int("pool", self.pool)
         checks.positive_int("cohort_size", self.cohort_size, at_most=self.pool or math.inf)
-        checks.positive_int("loss_examples", self.loss_examples)
-        checks.one_of("variant", self.variant, ("pow", "cpow", "rpow"))
 
     def init(self, context):
         count = context.num_clients

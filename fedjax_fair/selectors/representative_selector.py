@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedjax_fair.numerics.distances import nearest, pairwise_distances, renewed_distances
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.products import product
-from fedjax_fair.roles import Cohort, Context, Info, Selector
+from fedjax_fair.roles import Cohort, Context, Info, Selector, setting
 from fedjax_fair.selectors import gradients as sources
 from fedjax_fair.selectors.gradients import GradientSource
 from fedjax_fair.selectors.submodular import maximize
@@ -41,7 +41,9 @@ class RepresentativeSelector(Selector):
 
     cohort_size: int
     _: KW_ONLY
-    candidates: int | Literal["auto", "all"] = "auto"
+    candidates: int | Literal["auto", "all"] = setting(
+        checks.positive_int, default="auto", words=("auto", "all")
+    )
     # A pool limits the candidates, as in Power-of-Choice, not the clients represented: gains and
     # diagnostics count all clients.
     pool: int | None = None
@@ -79,9 +81,7 @@ class RepresentativeSelector(Selector):
         return memory
 
     def __post_init__(self):
-        checks.positive_int("candidates", self.candidates, words=("auto", "all"))
         self._check_sizes()
-        checks.one_of("scale", self.scale, ("mean", "sum"))
         sources.as_source(self.gradients)
 
     @property

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Integer, ServerView
+from fedjax_fair.roles import Integer, setting
 from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
 from fedjax_fair.utils import checks
 
@@ -35,13 +33,9 @@ class Rotation(FixedSizeSelector):
         Rotation(cohort_size=10, window=3)
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
+    server_view = "aggregate"
 
-    window: Integer = 5
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.integer("window", self.window, at_least=0, at_most=2**30)
+    window: Integer = setting(checks.integer, default=5, at_least=0, at_most=2**30)
 
     def init(self, context):
         super().init(context)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from jaxtyping import Array, Bool, Key
 
-from fedjax_fair.roles import Context, Selector
+from fedjax_fair.roles import Context, Selector, setting
 from fedjax_fair.selectors.uniform import uniform_cohort
 from fedjax_fair.submodular import MaximizationResult, SetFunction, greedy, stochastic_greedy
 from fedjax_fair.utils import checks
@@ -40,15 +40,12 @@ class Submodular(Selector):
         Submodular(set_function_fn=capped_losses, cohort_size=10)
     """
 
-    set_function_fn: Callable[[Context], SetFunction]
-    cohort_size: int
+    set_function_fn: Callable[[Context], SetFunction] = setting(
+        checks.function, "from a context to a SetFunction"
+    )
+    cohort_size: int = setting(checks.positive_int)
     _: KW_ONLY
-    candidates: int | Literal["all"] = "all"
-
-    def __post_init__(self):
-        checks.function("set_function_fn", self.set_function_fn, "from a context to a SetFunction")
-        checks.positive_int("cohort_size", self.cohort_size)
-        checks.positive_int("candidates", self.candidates, words=("all",))
+    candidates: int | Literal["all"] = setting(checks.positive_int, default="all", words=("all",))
 
     def init(self, context):
         count = context.num_clients

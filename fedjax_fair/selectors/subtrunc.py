@@ -9,7 +9,7 @@ from typing import Literal
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedjax_fair.roles import Number
+from fedjax_fair.roles import Number, setting
 from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 from fedjax_fair.submodular import truncated_modular
 from fedjax_fair.utils import checks
@@ -58,15 +58,13 @@ class SubTrunc(RepresentativeSelector):
         SubTrunc(cohort_size=10, lam=0.7)
     """
 
-    lam: Number = 0.5
-    b: Number = 1.1
+    lam: Number = setting(checks.non_negative, default=0.5)
+    b: Number = setting(checks.non_negative, default=1.1)
     _: KW_ONLY
     phi: Literal["log1p", "identity"] | Callable[[Array], Array] = "log1p"
 
     def __post_init__(self):
         super().__post_init__()
-        checks.non_negative("lam", self.lam)
-        checks.non_negative("b", self.b)
         if not callable(self.phi):
             checks.one_of("phi", self.phi, tuple(_PHI))
 

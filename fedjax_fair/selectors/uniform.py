@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair.numerics.permutation import permutation_at
-from fedjax_fair.roles import Cohort, Context, Sampling, Selector, ServerView
+from fedjax_fair.roles import Cohort, Context, Sampling, Selector, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FixedSizeSelector", "Full", "RoundRobin", "Uniform", "sample_clients", "uniform_cohort"]
@@ -24,10 +23,7 @@ class FixedSizeSelector(Selector):
         cohort_size: Slots per round, positive.
     """
 
-    cohort_size: int
-
-    def __post_init__(self):
-        checks.positive_int("cohort_size", self.cohort_size)
+    cohort_size: int = setting(checks.positive_int)
 
     def init(self, context):
         checks.positive_int("cohort_size", self.cohort_size, at_most=context.num_clients)
@@ -56,7 +52,7 @@ class Uniform(FixedSizeSelector):
         Uniform(cohort_size=10)
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
+    server_view = "aggregate"
 
     @property
     def sampling(self):
@@ -82,7 +78,7 @@ class RoundRobin(FixedSizeSelector):
         RoundRobin(cohort_size=10)
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
+    server_view = "aggregate"
 
     @property
     def sampling(self):
@@ -105,7 +101,7 @@ class Full(Selector):
         Full()
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
+    server_view = "aggregate"
 
     @property
     def sampling(self):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Integer, Number
+from fedjax_fair.roles import Integer, Number, setting
 from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 from fedjax_fair.submodular import union_penalty
 from fedjax_fair.utils import checks
@@ -50,13 +50,8 @@ class UnionFL(RepresentativeSelector):
         UnionFL(cohort_size=10, mu=0.3)
     """
 
-    mu: Number = 1.0
-    window: Integer = 5
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.non_negative("mu", self.mu)
-        checks.integer("window", self.window, at_most=-_NEVER - 1)
+    mu: Number = setting(checks.non_negative, default=1.0)
+    window: Integer = setting(checks.integer, default=5, at_most=-_NEVER - 1)
 
     def init_term(self, context):
         # The round of the last selection serves windows of any length, which may be traced.

@@ -29,7 +29,7 @@ from jaxtyping import Array, Int, PyTree
 
 from fedjax_fair.server_optimizers.server_optimizer import ServerOptimizer
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Number
+from fedjax_fair.utils.tree import Number, setting
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi"]
 
@@ -70,12 +70,8 @@ class FedAvgM(ServerOptimizer):
         FedAvgM(learning_rate=0.3)
     """
 
-    learning_rate: Number = 1.0
-    beta1: Number = 0.9
-
-    def __post_init__(self):
-        checks.non_negative("learning_rate", self.learning_rate)
-        checks.unit_interval("beta1", self.beta1)
+    learning_rate: Number = setting(checks.non_negative, default=1.0)
+    beta1: Number = setting(checks.unit_interval, default=0.9)
 
     def init(self, params):
         return jax.tree.map(jnp.zeros_like, params)
@@ -108,13 +104,10 @@ class FedAdagrad(ServerOptimizer):
         FedAdagrad(learning_rate=0.03)
     """
 
-    learning_rate: Number = 0.1
-    beta1: Number = 0.0
-    tau: Number = 1e-3
-    v0: Number | None = None
-
-    def __post_init__(self):
-        _check_adaptive(self)
+    learning_rate: Number = setting(checks.non_negative, default=0.1)
+    beta1: Number = setting(checks.unit_interval, default=0.0)
+    tau: Number = setting(checks.positive, default=1e-3)
+    v0: Number | None = setting(checks.non_negative, default=None)
 
     def init(self, params):
         return _init_moments(self, params)
@@ -127,16 +120,12 @@ class FedAdagrad(ServerOptimizer):
 class _Decayed(ServerOptimizer):
     """Settings and steps of Adam and Yogi, which differ in the change of the second moment."""
 
-    learning_rate: Number = 0.01
-    beta1: Number = 0.9
-    beta2: Number = 0.99
-    tau: Number = 1e-3
-    v0: Number | None = None
+    learning_rate: Number = setting(checks.non_negative, default=0.01)
+    beta1: Number = setting(checks.unit_interval, default=0.9)
+    beta2: Number = setting(checks.unit_interval, default=0.99)
+    tau: Number = setting(checks.positive, default=1e-3)
+    v0: Number | None = setting(checks.non_negative, default=None)
     bias_correction: bool = False
-
-    def __post_init__(self):
-        _check_adaptive(self)
-        checks.unit_interval("beta2", self.beta2)
 
     def init(self, params):
         return _init_moments(self, params)
@@ -211,14 +200,6 @@ class FedYogi(_Decayed):
 
 
 _Adaptive = FedAdagrad | _Decayed
-
-
-def _check_adaptive(optimizer: _Adaptive) -> None:
-    checks.non_negative("learning_rate", optimizer.learning_rate)
-    checks.unit_interval("beta1", optimizer.beta1)
-    checks.positive("tau", optimizer.tau)
-    if optimizer.v0 is not None:
-        checks.non_negative("v0", optimizer.v0)
 
 
 def _init_moments(optimizer: _Adaptive, params: PyTree) -> Moments:

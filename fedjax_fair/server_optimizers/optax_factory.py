@@ -10,7 +10,7 @@ import optax
 
 from fedjax_fair.server_optimizers.server_optimizer import ServerOptimizer
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Number
+from fedjax_fair.utils.tree import Number, setting
 
 __all__ = ["Optax"]
 
@@ -33,13 +33,10 @@ class Optax(ServerOptimizer):
         >>> with_momentum = Optax(jax.tree_util.Partial(optax.sgd, momentum=0.9), 0.5)
     """
 
-    optimizer: Callable[..., optax.GradientTransformation]
-    learning_rate: Number
-
-    def __post_init__(self):
-        expectation = "from a learning rate, such as optax.adam"
-        checks.function("optimizer", self.optimizer, expectation)
-        checks.non_negative("learning_rate", self.learning_rate)
+    optimizer: Callable[..., optax.GradientTransformation] = setting(
+        checks.function, "from a learning rate, such as optax.adam"
+    )
+    learning_rate: Number = setting(checks.non_negative)
 
     def init(self, params):
         return self.optimizer(self.learning_rate).init(params)

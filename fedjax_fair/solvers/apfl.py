@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair.roles import Number, Variables
+from fedjax_fair.roles import Number, Variables, setting
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
 
@@ -68,12 +68,8 @@ class APFL(WrappedSGD):
         >>> apfl = APFL(SGD(0.1, batch_size=10, epochs=1), mixing_weight=0.25)
     """
 
-    mixing_weight: Number = 0.5
+    mixing_weight: Number = setting(checks.fraction, default=0.5)
     adaptive: bool = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.fraction("mixing_weight", self.mixing_weight)
 
     def init(self, key, variables, client):
         return MixedModel(variables, jnp.asarray(self.mixing_weight, jnp.float32))
@@ -111,9 +107,7 @@ class APFL(WrappedSGD):
             batch_gradient=batch_gradient,
             memory=_Training(client.state, start, jnp.array(True)),
         )
-        reports = dict(result.reports)
-        trained = reports.pop("memory")
-        return result._replace(state=trained.kept, reports=reports)
+        return result._replace(state=result.state.kept)
 
     def num_examples(self, sizes, max_steps=None):
         return 2 * self.solver.num_examples(sizes, max_steps)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -41,7 +39,7 @@ class CellWeighted(WrappedSGD):
         >>> weighted = CellWeighted(SGD(0.1, batch_size=10, epochs=1))
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("group_strides",)
+    needs = ("group_strides",)
 
     def solve(self, key, variables, client):
         weights = client.instructions.get("cell_weights", client.broadcast.get("cell_weights"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Number
+from fedjax_fair.roles import Number, setting
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
 
@@ -44,11 +44,7 @@ class Ditto(WrappedSGD):
         >>> ditto = Ditto(SGD(0.1, batch_size=10, epochs=1), personal_prox=0.5)
     """
 
-    personal_prox: Number = 1.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.non_negative("personal_prox", self.personal_prox)
+    personal_prox: Number = setting(checks.non_negative, default=1.0)
 
     def init(self, key, variables, client):
         return variables

@@ -9,6 +9,7 @@ from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
 from fedjax_fair.solvers.split import find_head
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import setting
 
 __all__ = ["FedBABU"]
 
@@ -37,14 +38,8 @@ class FedBABU(WrappedSGD):
         >>> fedbabu = FedBABU(SGD(0.1, batch_size=50, epochs=4, momentum=0.9), finetune_epochs=5)
     """
 
-    head_layers: Chosen | None = None
-    finetune_epochs: int = 5
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.head_layers is not None:
-            self._convert(head_layers=check_patterns("head_layers", self.head_layers))
-        checks.non_negative_int("finetune_epochs", self.finetune_epochs, at_most=checks.MAX_INT)
+    head_layers: Chosen | None = setting(check_patterns, default=None)
+    finetune_epochs: int = setting(checks.non_negative_int, default=5, at_most=checks.MAX_INT)
 
     def is_personal(self, variables, model, x):
         return find_head(self.head_layers, variables, model, x)

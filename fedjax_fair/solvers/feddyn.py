@@ -2,12 +2,10 @@ r"""FedDyn: a linear and a quadratic term align local optima with the global one
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Number
+from fedjax_fair.roles import Number, setting
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
 
@@ -42,13 +40,9 @@ class FedDyn(WrappedSGD):
         >>> feddyn = FedDyn(SGD(0.1, batch_size=10, epochs=1), alpha=0.1)
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("drift",)
+    needs = ("drift",)
 
-    alpha: Number = 0.1
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive("alpha", self.alpha)
+    alpha: Number = setting(checks.positive, default=0.1)
 
     def init(self, key, variables, client):
         return jax.tree.map(jnp.zeros_like, variables.params)

@@ -2,8 +2,6 @@ r"""FedNova: updates per effective local step."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 
 from fedjax_fair.roles import Variables
@@ -35,9 +33,9 @@ class FedNova(WrappedSGD):
         >>> fednova = FedNova(SGD(0.1, batch_size=10, epochs=1, momentum=0.9))
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("effective_steps",)
+    needs = ("effective_steps",)
 
-    accepts_optimizer: ClassVar[bool] = False
+    accepts_optimizer = False
 
     def solve(self, key, variables, client):
         result = self.solver.solve(key, variables, client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
 from fedjax_fair.solvers.split import SplitSolver, find_head
+from fedjax_fair.utils.tree import setting
 
 __all__ = ["FedPer"]
 
@@ -36,12 +37,7 @@ class FedPer(SplitSolver):
         >>> two_layers = fedper.replace(head_layers=("body/Dense_1", "head"))
     """
 
-    head_layers: Chosen | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.head_layers is not None:
-            self._convert(head_layers=check_patterns("head_layers", self.head_layers))
+    head_layers: Chosen | None = setting(check_patterns, default=None)
 
     def is_personal(self, variables, model, x):
         return find_head(self.head_layers, variables, model, x)

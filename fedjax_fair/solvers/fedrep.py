@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
-from fedjax_fair.roles import Client, LocalResult, Variables
+from fedjax_fair.roles import Client, LocalResult, Variables, setting
 from fedjax_fair.solvers.ditto import PERSONAL_KEY
 from fedjax_fair.solvers.split import SplitSolver, find_head, keep_personal
 from fedjax_fair.utils import checks
@@ -48,14 +48,8 @@ class FedRep(SplitSolver):
         >>> fedrep = FedRep(SGD(0.01, batch_size=10, epochs=10, momentum=0.5), body_epochs=1)
     """
 
-    head_layers: Chosen | None = None
-    body_epochs: int = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.head_layers is not None:
-            self._convert(head_layers=check_patterns("head_layers", self.head_layers))
-        checks.non_negative_int("body_epochs", self.body_epochs, at_most=checks.MAX_INT)
+    head_layers: Chosen | None = setting(check_patterns, default=None)
+    body_epochs: int = setting(checks.non_negative_int, default=1, at_most=checks.MAX_INT)
 
     @property
     def fixed_num_steps(self):

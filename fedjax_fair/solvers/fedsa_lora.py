@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import jax
-
-from fedjax_fair.models.lora_variants import check_lora
-from fedjax_fair.roles import Variables
+from fedjax_fair.models.lora_variants import adapter_masks, check_lora
 from fedjax_fair.solvers.split import SplitSolver
 
 __all__ = ["FedSALoRA"]
@@ -38,6 +35,4 @@ class FedSALoRA(SplitSolver):
         check_lora("solver: FedSALoRA", model)
 
     def is_personal(self, variables, model, x):
-        masks: Variables = jax.tree.map(lambda leaf: True, variables)
-        adapters = {path: {"a": False, "b": True} for path in masks.params["adapters"]}
-        return masks._replace(params=masks.params | {"adapters": adapters})
+        return adapter_masks(variables, lambda pair: {"a": False, "b": True})

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedjax_fair.roles import Client, Variables
+from fedjax_fair.roles import Client, Variables, setting
 from fedjax_fair.solvers.sgd import SGD
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
@@ -32,14 +32,7 @@ class FineTuned(WrappedSGD):
         >>> fine_tuned = FineTuned(SGD(0.1, batch_size=10, epochs=1), fine_tuning_steps=20)
     """
 
-    fine_tuning_steps: int = 10
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.non_negative_int("fine_tuning_steps", self.fine_tuning_steps)
-
-    def solve(self, key, variables, client):
-        return self.solver.solve(key, variables, client)
+    fine_tuning_steps: int = setting(checks.non_negative_int, default=10)
 
     def personalize(self, key, variables, client):
         return fine_tune(self.solver, self.fine_tuning_steps, key, variables, client)

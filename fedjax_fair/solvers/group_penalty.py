@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.numerics.labels import check_one_label
-from fedjax_fair.roles import Client, Model, Number
+from fedjax_fair.roles import Client, Model, Number, setting
 from fedjax_fair.solvers.sgd import BatchLoss
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
 
-__all__ = ["GroupPenalty", "PenaltyCriterion", "group_penalty"]
+__all__ = ["GroupPenalty", "PenaltyCriterion", "penalized_loss"]
 
 PenaltyCriterion = Literal["demographic_parity", "equal_opportunity"]
 
@@ -49,49 +49,34 @@ class GroupPenalty(WrappedSGD):
         >>> fair = GroupPenalty(SGD(0.1, batch_size=32, epochs=1), strength=2.0)
     """
 
-    strength: Number = 1.0
+    strength: Number = setting(checks.non_negative, default=1.0)
     criterion: PenaltyCriterion = "demographic_parity"
     sensitive_feature: str | None = None
 
-    def __post_init__(self):
-        super().__post_init__()
-        checks.non_negative("strength", self.strength)
-        checks.one_of("criterion", self.criterion, get_args(PenaltyCriterion))
-
     def solve(self, key, variables, client):
-        penalty = group_penalty("GroupPenalty", client, self.criterion, self.sensitive_feature)
-
-        def batch_loss(losses, mask, indices, outputs):
-            return jnp.mean(losses, where=mask) + self.strength * penalty(
-                losses, mask, indices, outputs
-            )
-
-        return self.solver.solve(key, variables, client, batch_loss=batch_loss)
+        return self.solver.solve(key, variables, client, batch_loss=penalized_loss(self, client))
 
 
-def group_penalty(
-    name: str, client: Client, criterion: PenaltyCriterion, sensitive_feature: str | None
-) -> BatchLoss:
-    """Returns the penalty of a minibatch of `GroupPenalty`, without the strength.
+def penalized_loss(solver: Any, client: Client) -> BatchLoss:
+    """Returns the mean loss of a minibatch plus the penalty of `GroupPenalty`.
 
     Args:
-        name: The solver, for messages.
+        solver: A solver with the settings of `GroupPenalty`.
         client: The client.
-        criterion: As of `GroupPenalty`.
-        sensitive_feature: As of `GroupPenalty`.
     """
-    examples = client.examples
-    groups = find_groups(name, client.sensitive_names, sensitive_feature)
+    name, examples = type(solver).__name__, client.examples
+    groups = find_groups(name, client.sensitive_names, solver.sensitive_feature)
     check_one_label(examples.labels, f"{name} compares scores of class 1")
 
-    def penalty(losses, mask, indices, outputs):
+    def batch_loss(losses, mask, indices, outputs):
         labels = examples.labels[indices]
         scores = _scores(client.model, outputs, labels, losses)
-        counted = mask & (labels == 1) if criterion == "equal_opportunity" else mask
+        counted = mask & (labels == 1) if solver.criterion == "equal_opportunity" else mask
         people = groups.of(examples, indices)
-        return _squared_differences(scores, counted, people, groups.number)
+        penalty = _squared_differences(scores, counted, people, groups.number)
+        return jnp.mean(losses, where=mask) + solver.strength * penalty
 
-    return penalty
+    return batch_loss
 
 
 def _scores(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from fedjax_fair.roles import Client, Number, Variables
+from fedjax_fair.roles import Client, Number, Variables, setting
 from fedjax_fair.solvers.rank_limited import (
     add_truncation,
     check_model_rank,
@@ -53,16 +53,9 @@ class HetLoRA(WrappedSGD):
         >>> hetlora = HetLoRA(SGD(0.1, batch_size=10, epochs=1), ranks=(2, 8))
     """
 
-    ranks: Sequence[int] | None = None
-    strength: Number = 0.001
-    decay: Number = 0.99
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_ranks("ranks", self.ranks)
-        checks.non_negative("strength", self.strength)
-        checks.positive("decay", self.decay)
-        checks.fraction("decay", self.decay)
+    ranks: Sequence[int] | None = setting(check_ranks, default=None)
+    strength: Number = setting(checks.non_negative, default=0.001)
+    decay: Number = setting(checks.positive, default=0.99, at_most=1)
 
     def check_model(self, model):
         check_model_rank("solver: HetLoRA", self.ranks, model)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -41,8 +39,8 @@ class IFCA(WrappedSGD):
         >>> ifca = IFCA(SGD(0.1, batch_size=10, epochs=1))
     """
 
-    has_global_model: ClassVar[bool] = False
-    needs: ClassVar[tuple[str, ...]] = ("models",)
+    has_global_model = False
+    needs = ("models",)
 
     def solve(self, key, variables, client):
         cluster, model = _choose(variables, client)

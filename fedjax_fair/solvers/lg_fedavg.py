@@ -6,6 +6,7 @@ import jax
 
 from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
 from fedjax_fair.solvers.split import SplitSolver, find_head
+from fedjax_fair.utils.tree import setting
 
 __all__ = ["LGFedAvg"]
 
@@ -37,12 +38,7 @@ class LGFedAvg(SplitSolver):
         >>> lg_fedavg = LGFedAvg(SGD(0.1, batch_size=10, epochs=1))
     """
 
-    head_layers: Chosen | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.head_layers is not None:
-            self._convert(head_layers=check_patterns("head_layers", self.head_layers))
+    head_layers: Chosen | None = setting(check_patterns, default=None)
 
     def is_personal(self, variables, model, x):
         is_head = find_head(self.head_layers, variables, model, x)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
@@ -31,7 +29,7 @@ class Local(WrappedSGD):
         >>> alone = Local(SGD(0.1, batch_size=10, epochs=1))
     """
 
-    has_global_model: ClassVar[bool] = False
+    has_global_model = False
 
     def is_personal(self, variables, model, x):
         return jax.tree.map(lambda leaf: True, variables)

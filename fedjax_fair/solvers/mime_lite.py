@@ -2,8 +2,6 @@ r"""MimeLite: local steps with the momentum of the server."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 
 from fedjax_fair.evaluation.client_gradients import client_gradient
@@ -37,9 +35,9 @@ class MimeLite(WrappedSGD):
         >>> mime_lite = MimeLite(SGD(0.1, batch_size=10, epochs=1))
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("beta", "momentum")
+    needs = ("beta", "momentum")
 
-    accepts_optimizer: ClassVar[bool] = False
+    accepts_optimizer = False
 
     def solve(self, key, variables, client):
         beta = client.broadcast["beta"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from fedjax_fair.roles import Number, Variables
+from fedjax_fair.roles import Number, Variables, setting
 from fedjax_fair.solvers.ditto import PERSONAL_KEY
 from fedjax_fair.solvers.fine_tuned import fine_tune
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
@@ -42,13 +42,8 @@ class PerFedAvg(WrappedSGD):
         >>> per_fedavg = PerFedAvg(SGD(0.1, batch_size=10, epochs=1), inner_learning_rate=0.1)
     """
 
-    inner_learning_rate: Number = 0.01
-    fine_tuning_steps: int = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.non_negative("inner_learning_rate", self.inner_learning_rate)
-        checks.non_negative_int("fine_tuning_steps", self.fine_tuning_steps)
+    inner_learning_rate: Number = setting(checks.non_negative, default=0.01)
+    fine_tuning_steps: int = setting(checks.non_negative_int, default=1)
 
     def solve(self, key, variables, client):
         key_inner = jax.random.fold_in(key, PERSONAL_KEY)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from fedjax_fair.roles import Client, LocalResult, Number, Variables
-from fedjax_fair.solvers.group_penalty import PenaltyCriterion, group_penalty
+from fedjax_fair.roles import Client, LocalResult, Number, Variables, setting
+from fedjax_fair.solvers.group_penalty import PenaltyCriterion, penalized_loss
 from fedjax_fair.solvers.sgd import BatchGradient
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
@@ -59,20 +58,13 @@ class PFedFair(WrappedSGD):
         >>> pfedfair = PFedFair(SGD(0.1, batch_size=32, epochs=1), strength=0.9)
     """
 
-    strength: Number = 1.0
-    envelope_weight: Number = 1.0
-    personal_prox: Number = 1.0
-    inner_learning_rate: Number = 0.1
-    inner_steps: int = 5
+    strength: Number = setting(checks.non_negative, default=1.0)
+    envelope_weight: Number = setting(checks.non_negative, default=1.0)
+    personal_prox: Number = setting(checks.non_negative, default=1.0)
+    inner_learning_rate: Number = setting(checks.non_negative, default=0.1)
+    inner_steps: int = setting(checks.positive_int, default=5)
     criterion: PenaltyCriterion = "demographic_parity"
     sensitive_feature: str | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("strength", "envelope_weight", "personal_prox", "inner_learning_rate"):
-            checks.non_negative(name, getattr(self, name))
-        checks.positive_int("inner_steps", self.inner_steps)
-        checks.one_of("criterion", self.criterion, get_args(PenaltyCriterion))
 
     def solve(self, key, variables, client):
         return self._train(key, variables, client)[0]
@@ -86,12 +78,7 @@ class PFedFair(WrappedSGD):
 
     def _train(self, key, variables: Variables, client: Client) -> tuple[LocalResult, PyTree]:
         """Returns the result of the local training, and the last personalized parameters."""
-        penalty = group_penalty("PFedFair", client, self.criterion, self.sensitive_feature)
-
-        def fair_loss(losses, mask, indices, outputs):
-            return jnp.mean(losses, where=mask) + self.strength * penalty(
-                losses, mask, indices, outputs
-            )
+        fair_loss = penalized_loss(self, client)
 
         def batch_gradient(gradient_fn, variables, memory):
             return self.combined_gradient(
@@ -103,8 +90,7 @@ class PFedFair(WrappedSGD):
         result = self.solver.solve(
             key, variables, client, batch_gradient=batch_gradient, memory=variables.params
         )
-        reports = dict(result.reports)
-        return result._replace(reports=reports), reports.pop("memory")
+        return result._replace(state=client.state), result.state
 
     def combined_gradient(
         self,

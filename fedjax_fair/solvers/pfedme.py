@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Number, Variables
+from fedjax_fair.roles import Number, Variables, setting
 from fedjax_fair.solvers.sgd import BatchGradient
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
@@ -47,15 +47,9 @@ class PFedMe(WrappedSGD):
         >>> pfedme = PFedMe(SGD(0.01, batch_size=20, steps=20), inner_learning_rate=0.05)
     """
 
-    personal_prox: Number = 15.0
-    inner_learning_rate: Number = 0.01
-    inner_steps: int = 5
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.non_negative("personal_prox", self.personal_prox)
-        checks.non_negative("inner_learning_rate", self.inner_learning_rate)
-        checks.positive_int("inner_steps", self.inner_steps)
+    personal_prox: Number = setting(checks.non_negative, default=15.0)
+    inner_learning_rate: Number = setting(checks.non_negative, default=0.01)
+    inner_steps: int = setting(checks.positive_int, default=5)
 
     def _train(self, key, variables, client):
         """Returns the result of the local training, and the last personalized parameters."""
@@ -82,8 +76,7 @@ class PFedMe(WrappedSGD):
         result = self.solver.solve(
             key, variables, client, batch_gradient=batch_gradient, memory=variables.params
         )
-        reports = dict(result.reports)
-        return result._replace(reports=reports), reports.pop("memory")
+        return result._replace(state=client.state), result.state
 
     def solve(self, key, variables, client):
         return self._train(key, variables, client)[0]

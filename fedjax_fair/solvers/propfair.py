@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Number
+from fedjax_fair.roles import Number, setting
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
 
@@ -47,13 +47,8 @@ class PropFair(WrappedSGD):
         >>> propfair = PropFair(SGD(0.1, batch_size=10, epochs=1), baseline=3.0)
     """
 
-    baseline: Number = 2.0
-    threshold: Number = 0.2
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive("baseline", self.baseline)
-        checks.positive("threshold", self.threshold)
+    baseline: Number = setting(checks.positive, default=2.0)
+    threshold: Number = setting(checks.positive, default=0.2)
 
     def solve(self, key, variables, client):
         def batch_loss(losses, mask, indices, outputs):

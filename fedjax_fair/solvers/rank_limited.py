@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from fedjax_fair.models.lora_variants import check_lora
-from fedjax_fair.roles import Client, LocalResult, Model, Variables
+from fedjax_fair.models.lora_variants import adapter_masks, check_lora
+from fedjax_fair.roles import Client, LocalResult, Model, Variables, setting
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
 
@@ -22,6 +22,17 @@ __all__ = [
     "rank_of",
     "truncate",
 ]
+
+
+def check_ranks(name: str, ranks: Sequence[int]) -> None:
+    """Checks a setting of ranks.
+
+    Raises:
+        ValueError: If it is no tuple of positive integers.
+    """
+    is_tuple = isinstance(ranks, tuple) and ranks and all(checks.is_int(r) and r > 0 for r in ranks)
+    if not is_tuple:
+        raise ValueError(f"{name}={ranks!r}: expected None or positive integers, such as (2, 8).")
 
 
 class RankLimited(WrappedSGD):
@@ -49,11 +60,7 @@ class RankLimited(WrappedSGD):
         >>> solver = RankLimited(SGD(0.1, batch_size=10, epochs=1), ranks=(2, 8))
     """
 
-    ranks: Sequence[int] | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_ranks("ranks", self.ranks)
+    ranks: Sequence[int] | None = setting(check_ranks, default=None)
 
     def check_model(self, model):
         check_model_rank("solver: RankLimited", self.ranks, model)
@@ -68,17 +75,6 @@ class RankLimited(WrappedSGD):
         start = truncate(variables, rank_of(self.ranks, variables, client))
         result = self.solver.solve(key, variables, client, start=start, anchor=start.params)
         return add_truncation(result, start, variables)
-
-
-def check_ranks(name: str, ranks: Sequence[int] | None) -> None:
-    """Checks a setting of ranks.
-
-    Raises:
-        ValueError: If it is no tuple of positive integers or None.
-    """
-    is_tuple = isinstance(ranks, tuple) and ranks and all(checks.is_int(r) and r > 0 for r in ranks)
-    if ranks is not None and not is_tuple:
-        raise ValueError(f"{name}={ranks!r}: expected None or positive integers, such as (2, 8).")
 
 
 def check_model_rank(user: str, ranks: Sequence[int] | None, model: Model) -> None:
@@ -106,9 +102,7 @@ def is_within_rank(variables: Variables, rank: Int[Array, ""]) -> Variables:
         mask: Bool[Array, " rank"] = jnp.arange(pair["b"].shape[0], dtype=jnp.int32) < rank
         return {"a": mask[None, :], "b": mask[:, None]}
 
-    masks = jax.tree.map(lambda leaf: True, variables)
-    adapters = {path: within(pair) for path, pair in variables.params["adapters"].items()}
-    return masks._replace(params=masks.params | {"adapters": adapters})
+    return adapter_masks(variables, within)
 
 
 def truncate(variables: Variables, rank: Int[Array, ""]) -> Variables:

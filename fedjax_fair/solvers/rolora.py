@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import jax
-
-from fedjax_fair.models.lora_variants import check_lora
+from fedjax_fair.models.lora_variants import adapter_masks, check_lora
 from fedjax_fair.roles import Client, Variables
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
@@ -46,9 +44,7 @@ class RoLoRA(WrappedSGD):
     def is_sent(self, variables: Variables, client: Client) -> Variables:
         """Returns which factors are trained in the round."""
         factor = {"a": client.round % 2 == 1, "b": client.round % 2 == 0}
-        masks = jax.tree.map(lambda leaf: True, variables)
-        adapters = dict.fromkeys(masks.params["adapters"], factor)
-        return masks._replace(params=masks.params | {"adapters": adapters})
+        return adapter_masks(variables, lambda pair: factor)
 
     def solve(self, key, variables, client):
         is_trained = self.is_sent(variables, client)

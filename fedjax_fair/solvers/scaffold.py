@@ -2,8 +2,6 @@ r"""SCAFFOLD: control variates against the drift of local training."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
@@ -40,9 +38,9 @@ class Scaffold(WrappedSGD):
         >>> scaffold = Scaffold(SGD(0.1, batch_size=10, epochs=1))
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("control",)
+    needs = ("control",)
 
-    accepts_optimizer: ClassVar[bool] = False
+    accepts_optimizer = False
 
     def init(self, key, variables, client):
         return jax.tree.map(jnp.zeros_like, variables.params)

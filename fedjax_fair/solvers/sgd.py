@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.numerics.labels import mean_over_labels, mean_per_example
 from fedjax_fair.numerics.permutation import permutation_at
-from fedjax_fair.roles import Client, LocalResult, Number, Solver, Variables
+from fedjax_fair.roles import Client, LocalResult, Number, Solver, Variables, setting
 from fedjax_fair.roles.model import apply_masked
 from fedjax_fair.utils import checks
 
@@ -97,14 +97,16 @@ class SGD(Solver):
     """
 
     learning_rate: Number | Schedule
-    batch_size: int
+    batch_size: int = setting(checks.positive_int)
     _: KW_ONLY
-    steps: int | None = None
-    epochs: int | None = None
-    momentum: Number = 0.0
-    weight_decay: Number = 0.0
-    prox: Number = 0.0
-    optimizer: Callable[..., optax.GradientTransformation] | None = None
+    steps: int | None = setting(checks.positive_int, default=None, at_most=_MAX_STEPS)
+    epochs: int | None = setting(checks.positive_int, default=None, at_most=_MAX_STEPS)
+    momentum: Number = setting(checks.unit_interval, default=0.0)
+    weight_decay: Number = setting(checks.non_negative, default=0.0)
+    prox: Number = setting(checks.non_negative, default=0.0)
+    optimizer: Callable[..., optax.GradientTransformation] | None = setting(
+        checks.function, "from a learning rate, such as optax.adam", default=None
+    )
     replacement: bool = False
 
     def __post_init__(self):
@@ -113,22 +115,13 @@ class SGD(Solver):
                 f"expected exactly one of steps={self.steps} and epochs={self.epochs}; set one of "
                 "them."
             )
-        checks.positive_int("batch_size", self.batch_size)
-        for name, value in {"steps": self.steps, "epochs": self.epochs}.items():
-            if value is not None:
-                checks.positive_int(name, value, at_most=_MAX_STEPS)
         if not callable(self.learning_rate):
             checks.non_negative("learning_rate", self.learning_rate)
-        checks.unit_interval("momentum", self.momentum)
-        checks.non_negative("weight_decay", self.weight_decay)
-        checks.non_negative("prox", self.prox)
-        if self.optimizer is not None:
-            checks.function("optimizer", self.optimizer, "from a learning rate, such as optax.adam")
-            if not _is_zero(self.momentum):
-                raise ValueError(
-                    f"momentum={self.momentum!r}: expected 0 with optimizer={self.optimizer!r}; "
-                    "pass the momentum to the optimizer instead."
-                )
+        if self.optimizer is not None and not _is_zero(self.momentum):
+            raise ValueError(
+                f"momentum={self.momentum!r}: expected 0 with optimizer={self.optimizer!r}; pass "
+                "the momentum to the optimizer instead."
+            )
 
     @property
     def fixed_num_steps(self) -> bool:
@@ -242,8 +235,8 @@ class SGD(Solver):
                 ``gradient_fn(variables, key_order=None, batch_loss=...) -> BatchGradient`` is that
                 gradient at any variables, or with a key that of a minibatch in the order of this
                 key, or that of another loss.
-            memory: What ``batch_gradient`` receives in the first step; that of the last step is the
-                report ``memory``.
+            memory: What ``batch_gradient`` receives in the first step; the state of the result is
+                that of the last step.
         """
         start = variables if start is None else start
         anchor = variables.params if anchor is None else anchor
@@ -312,18 +305,13 @@ class SGD(Solver):
 
         snapshot = None if snapshot_step is None else start
         carry = (start, optimizer.init(start.params), jnp.zeros(()), snapshot, memory)
+        taken = self.num_steps(client.size, max_steps)
         if self.steps is not None:
-            taken, stop = jnp.asarray(self.steps, jnp.int32), self.steps
-            if max_steps is not None:
-                taken = stop = jnp.minimum(taken, max_steps)
+            stop = self.steps if max_steps is None else taken
             trained, _, total_loss, snapshot, memory = take_steps(0, self.steps, stop, carry)
         else:
-            assert self.epochs is not None
             # With a traced number of steps the loops become while loops: a small client stops early
             # if clients run sequentially, and is masked by vmap if they run in parallel.
-            taken = self.epochs * _ceil_div(client.size, num_positions)
-            if max_steps is not None:
-                taken = jnp.minimum(taken, max_steps)
 
             def take_block(number, carry):
                 first = number * STEPS_PER_BLOCK
@@ -339,15 +327,12 @@ class SGD(Solver):
         sends = {}
         if snapshot is not None:
             sends["snapshot"] = jax.tree.map(jnp.subtract, snapshot, start)
-        reports = {"last_batch": jnp.where(last.mask, last.indices, -1)}
-        if memory is not None:
-            reports["memory"] = memory
         return LocalResult(
             update=jax.tree.map(jnp.subtract, trained, start),
             loss=total_loss / taken.astype(jnp.float32),
             steps=taken,
-            reports=reports,
-            state=client.state,
+            reports={"last_batch": jnp.where(last.mask, last.indices, -1)},
+            state=client.state if memory is None else memory,
             sends=sends,
         )
 

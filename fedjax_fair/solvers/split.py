@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ class SplitSolver(WrappedSGD):
     use the current shared part with the client's personal part after its last response.
     """
 
-    has_global_model: ClassVar[bool] = False
+    has_global_model = False
 
     @abstractmethod
     def is_personal(self, variables: Variables, model: Model, x: Shaped[Any, "..."]) -> Variables:

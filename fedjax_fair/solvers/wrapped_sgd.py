@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedjax_fair.roles import Solver
+from fedjax_fair.roles import Solver, setting
 from fedjax_fair.solvers.sgd import SGD
 from fedjax_fair.utils import checks
 
@@ -21,10 +21,9 @@ class WrappedSGD(Solver):
 
     accepts_optimizer: ClassVar[bool] = True
 
-    solver: SGD
+    solver: SGD = setting(checks.instance, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
         if self.solver.optimizer is not None and not self.accepts_optimizer:
             raise ValueError(
                 f"solver={self.solver!r}: expected SGD without an optimizer; remove optimizer."
@@ -33,6 +32,9 @@ class WrappedSGD(Solver):
     @property
     def fixed_num_steps(self):
         return self.solver.fixed_num_steps
+
+    def solve(self, key, variables, client):
+        return self.solver.solve(key, variables, client)
 
     def num_examples(self, sizes, max_steps=None):
         """Returns the examples of whose losses the solver computes gradients, those of SGD."""

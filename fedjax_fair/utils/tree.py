@@ -9,8 +9,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from collections.abc import Callable, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +31,7 @@ from jaxtyping import Array, Float, Int
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.printing import format_value
 
-__all__ = ["Integer", "Number", "Tree", "child_fields", "stacked_leaves"]
+__all__ = ["Integer", "Number", "Tree", "child_fields", "setting", "stacked_leaves"]
 
 Number = float | Float[Array, ""]
 """A scalar that only enters arithmetic. Such a field is a child: new values never recompile, and
@@ -40,10 +50,40 @@ _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
 _CHILDREN = "__children__"
 
 
+def setting(
+    check: Callable[..., Any],
+    *arguments: Any,
+    default: Any = dataclasses.MISSING,
+    **options: Any,
+) -> Any:
+    """Declares a field of a `Tree` whose value the constructor checks, before ``__post_init__``.
+
+    Args:
+        check: A function such as those of `utils.checks`, called with the name of the field, its
+            value, and the arguments and options. The field is set to what it returns, if anything.
+        *arguments: Further arguments of the check.
+        default: The default value, if there is one. None passes where it is the default.
+        **options: Further options of the check.
+
+    Examples:
+        >>> class Scale(Tree):
+        ...     factor: Number = setting(checks.positive, default=1.0)
+        >>> Scale(factor=-1)
+        Traceback (most recent call last):
+        ValueError: factor=-1: expected a number > 0.
+    """
+    return dataclasses.field(default=default, metadata={_CHECK: (check, arguments, options)})
+
+
+_CHECK = "check"
+
+
 # `flax.struct` and `register_dataclass` call the constructor when JAX rebuilds an instance, so that
 # its checks would see tracers and stacked arrays, and `stack`, `vmap` and `eval_shape` would fail.
 # Equinox does not, but is another dependency and takes 0.2 s to import.
-@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
+@dataclass_transform(
+    frozen_default=True, eq_default=False, field_specifiers=(dataclasses.field, setting)
+)
 class Tree:
     """Base class that makes subclasses frozen dataclasses and pytrees, without a decorator.
 
@@ -53,8 +93,9 @@ class Tree:
     functions and a plain zero are structure under any annotation, so that a term with a factor of
     zero is not computed. A missing annotation therefore only recompiles.
 
-    ``__post_init__`` checks values in the constructor, but not when JAX rebuilds an instance, whose
-    children can be any objects.
+    The constructor checks fields annotated as ``Literal`` or declared by `setting`, and calls
+    ``__post_init__``. None of this happens when JAX rebuilds an instance, whose children can be any
+    objects.
 
     Raises:
         ValueError: If a structure field is traced, an array, or not hashable; if an ``int`` field
@@ -276,7 +317,7 @@ def _wrap_constructor(cls: type) -> None:
     def checked(self, *args, **kwargs):
         init(self, *args, **kwargs)
         if not hasattr(cls, "__post_init__"):
-            _check_not_traced(self)
+            _check_values(self)
         _check_structure(self)
 
     cls.__init__ = checked
@@ -284,13 +325,15 @@ def _wrap_constructor(cls: type) -> None:
 
         @functools.wraps(post_init)
         def checked_first(self):
-            _check_not_traced(self)
+            if type(self).__post_init__ is checked_first:  # Not called by that of a subclass.
+                _check_values(self)
             post_init(self)
 
         cls.__post_init__ = checked_first  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _check_not_traced(tree: Tree) -> None:
+def _check_values(tree: Tree) -> None:
+    """Checks that structure is not traced, and the values of fields that declare what is valid."""
     cls = type(tree)
     if missing := _abstract_methods(cls):
         raise ValueError(f"{cls.__name__}: expected a method {missing[0]}, which is not defined.")
@@ -301,6 +344,24 @@ def _check_not_traced(tree: Tree) -> None:
                 f"{cls.__name__}.{field.name} is traced, but it is structure; annotate it as "
                 "Number, Integer or an array type."
             )
+        if _CHECK in field.metadata and not (value is None and field.default is None):
+            check, arguments, options = field.metadata[_CHECK]
+            if (converted := check(field.name, value, *arguments, **options)) is not None:
+                tree._convert(**{field.name: converted})
+    for name, choices in _choices(cls).items():
+        checks.one_of(name, tree.__dict__[name], choices)
+
+
+@functools.cache
+def _choices(cls: type) -> dict[str, tuple[str, ...]]:
+    """Returns the valid strings of the fields that are annotated as ``Literal``."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    try:
+        hints = get_type_hints(cls)
+    except NameError:  # An annotation names what is local to a function.
+        return {}
+    literals = {name: hint for name, hint in hints.items() if get_origin(hint) is Literal}
+    return {name: get_args(hint) for name, hint in literals.items() if name in names}
 
 
 # An array in a structure field is refused when the instance is constructed, because the later error

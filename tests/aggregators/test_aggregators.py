@@ -44,9 +44,3 @@ def test_weights_of_the_mean(weights, expected):
     np.testing.assert_allclose(
         update.state["mean"], np.tensordot(expected, STATISTICS, 1), rtol=1e-5, atol=1e-6
     )
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_unknown_weights_are_named():
-    with pytest.raises(ValueError, match="weights="):
-        aggregators.Mean("equal")

@@ -250,19 +250,3 @@ def test_projections_onto_the_simplex_do_not_change_with_a_common_shift(shift, u
         np.testing.assert_allclose(shifted, found, atol=2e-5)
         np.testing.assert_allclose(found.sum(), 1, rtol=1e-5)
         np.testing.assert_allclose(nearest(found, *bounds), found, atol=1e-6)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: aggregators.AdaFed(-1.0), "gamma=-1.0"),
-        (lambda: aggregators.AdaFed(max_step=0.0), "max_step=0.0"),
-        (lambda: aggregators.FedMGDA(-0.1), "epsilon=-0.1"),
-        (lambda: aggregators.FedMGDA(step_length=0.0), "step_length=0.0"),
-        (lambda: aggregators.FedMGDA(weights="equal"), "weights='equal'"),
-    ],
-)
-def test_bad_settings_are_named(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

@@ -205,23 +205,6 @@ def test_if_all_participants_diverged_the_round_is_not_finite():
     assert not np.isfinite(update.params["kernel"]).any()
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_clusters": 0}, "num_clusters=0"),
-        ({"num_clusters": "many"}, "num_clusters='many'"),
-        ({"num_clusters": 2, "groups": "guessed"}, "groups='guessed'"),
-        ({"num_clusters": 2, "layer": "first"}, "layer='first'"),
-        ({"num_clusters": 2, "model": "new"}, "model='new'"),
-        ({"num_clusters": 2, "examples": "some"}, "examples='some'"),
-    ],
-)
-def test_bad_settings_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Equitable(**settings)
-
-
 def test_missing_groups_and_reports_are_named():
     cohort, results, context = trained(make_federation(), [0, 1])
     with pytest.raises(ValueError, match="groups='oracle'"):

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import aggregate, make_context, make_federation, shortest_in_hull
+from conftest import aggregate_rows, make_context, make_federation, shortest_in_hull
 
 from fedjax_fair import aggregators
 from fedjax_fair.numerics.simplex import least_norm_weights
-from fedjax_fair.roles import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Variables
 
 EXAMPLES = make_federation().train
 CENTERS = np.random.default_rng(5).normal(size=(6, 8))
@@ -33,18 +33,10 @@ def quadratic_context(w, round):
     return make_context(EXAMPLES, variables, round=round)._replace(losses=losses)
 
 
-def combine(aggregator, slopes, clients, context, state=None, responded=None):
+def combine(aggregator, slopes, *cohort):
     """Returns the step of rows Delta = w - w_k, the state and the aggregation."""
-    slopes, count = np.asarray(slopes, np.float32), len(clients)
-    results = LocalResult(
-        Variables({"w": -slopes}, {}), np.zeros(count, np.float32), np.ones(count, np.int32)
-    )
-    cohort = Cohort(np.asarray(clients, np.int32), np.full(count, 1 / count, np.float32))
-    cohort = cohort._replace(responded=responded)
-    state = aggregator.init(context) if state is None else state
-    update, state, aggregation = aggregate(aggregator, state, cohort, results, context)
-    np.testing.assert_allclose(aggregation.weights.sum(), 1, rtol=1e-5)
-    return -np.float64(update.params["w"]), state, aggregation
+    update, *rest = aggregate_rows(aggregator, -np.asarray(slopes), *cohort)
+    return -update, *rest
 
 
 def fedmdfg(max_angle=11.25, halvings=0, **options):
@@ -230,16 +222,3 @@ def test_order_and_clients_without_response_do_not_matter():
     more, same, _ = combine(aggregator, padded, [*clients, 2], context, state, answered)
     np.testing.assert_allclose(more, step, rtol=1e-3, atol=1e-5)
     jax.tree.map(close, same, after)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: aggregators.FedMDFG(91.0), "max_angle=91.0"),
-        (lambda: aggregators.FedMDFG(halvings=-1), "halvings=-1"),
-    ],
-)
-def test_bad_settings_are_named(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

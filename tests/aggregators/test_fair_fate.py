@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import aggregate, make_context
+from conftest import aggregate_rows, make_context
 
 from fedjax_fair import aggregators
 from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.roles import Cohort, LocalResult, Model, Variables
+from fedjax_fair.roles import Model, Variables
 
 SIZES = (10, 20, 10)
 RATES = (0.6, 0.9, 0.5, 0.7)
@@ -52,16 +52,8 @@ def context_of(round, w=(0, 0)):
     return make_context(examples, variables, model(), round=round)
 
 
-def combine(aggregator, updates, context, state=None, responded=None):
-    count = len(updates)
-    update = Variables({"w": np.asarray(updates, np.float32)}, {})
-    results = LocalResult(update, np.zeros(count, np.float32), np.ones(count, np.int32))
-    cohort = Cohort(np.arange(count, dtype=np.int32), np.full(count, 1 / count, np.float32))
-    cohort = cohort._replace(responded=responded)
-    state = aggregator.init(context) if state is None else state
-    update, state, aggregation = aggregate(aggregator, state, cohort, results, context)
-    np.testing.assert_allclose(aggregation.weights.sum(), 1, rtol=1e-6)
-    return np.float64(update.params["w"]), state, aggregation
+def combine(aggregator, updates, *context, **given):
+    return aggregate_rows(aggregator, updates, range(len(updates)), *context, **given)
 
 
 UPDATES = np.array([[1.0, 0], [0, 1], [1, 1]])
@@ -142,10 +134,6 @@ def test_metrics_are_ratios_of_rates(metric):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"num_rounds": 0}, "num_rounds=0"),
-        ({"momentum": 1.0}, "momentum=1.0"),
-        ({"strength": 1.5}, "strength=1.5"),
-        ({"growth": -0.1}, "growth=-0.1"),
         ({"metrics": ()}, "metrics=\\(\\)"),
         ({"metrics": ("accuracy",)}, "metrics='accuracy'"),
         ({"root_groups": np.zeros(20, int)}, "root_groups of shape \\(20,\\)"),

@@ -260,28 +260,6 @@ def test_q_fedavg_accepts_the_rate_in_any_type_and_schedules():
 # --- Bad input --------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: aggregators.FairFed(-1.0), "beta=-1.0"),
-        (lambda: aggregators.GIFAIR(1.5), "strength=1.5"),
-        (lambda: aggregators.GIFAIR(-0.5), "strength=-0.5"),
-        (lambda: aggregators.QFedAvg(-1.0, learning_rate=0.1), "q=-1.0"),
-        (lambda: aggregators.QFedAvg(1.0, learning_rate=0.0), "learning_rate=0.0"),
-        (lambda: aggregators.Tilted(float("inf")), "tilt=inf"),
-        (lambda: aggregators.Tilted(1.0, "equal"), "weights='equal'"),
-        (lambda: selectors.Agnostic(-0.1), "mixture_learning_rate"),
-        (lambda: selectors.DRFA(-0.1), "mixture_learning_rate"),
-        (lambda: selectors.DRFA(0.1, 0, 3), "cohort_size=0"),
-        (lambda: selectors.DRFA(0.1, 3, 0), "local_steps=0"),
-    ],
-)
-def test_bad_settings_are_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 def test_missing_groups_are_named():
     context = make_context(make_federation().train)
     with pytest.raises(ValueError, match="groups=None"):

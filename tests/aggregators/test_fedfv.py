@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import aggregate, make_context, make_federation
+from conftest import aggregate_rows, make_context, make_federation
 
 from fedjax_fair import aggregators
-from fedjax_fair.roles import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Variables
 
 LOSSES = np.array([2.0, 0.5, 1.2, 0.1, 3.0, 0.9], np.float32)
 WIDTH = 3
@@ -19,16 +19,12 @@ CONTEXTS = [CONTEXT._replace(round=jnp.int32(number)) for number in range(6)]
 
 def combine(aggregator, slopes, clients, state=None, round=0, responded=None):
     """Returns the step of rows Delta = w - w_k, the state and the aggregation."""
-    slopes, count = np.asarray(slopes, np.float32), len(clients)
-    update = Variables({"w": -slopes}, {})
-    results = LocalResult(update, np.zeros(count, np.float32), np.ones(count, np.int32))
-    cohort = Cohort(np.asarray(clients, np.int32), np.full(count, 1 / count, np.float32))
-    cohort = cohort._replace(responded=responded)
-    state = aggregator.init(CONTEXT) if state is None else state
-    update, state, aggregation = aggregate(aggregator, state, cohort, results, CONTEXTS[round])
+    rows = -np.asarray(slopes)
+    update, state, aggregation = aggregate_rows(
+        aggregator, rows, clients, CONTEXTS[round], state, responded
+    )
     assert (aggregation.weights >= 0).all()
-    np.testing.assert_allclose(aggregation.weights.sum(), 1, rtol=1e-6)
-    return -np.float64(update.params["w"]), state, aggregation
+    return -update, state, aggregation
 
 
 def fedfv(keep_fraction=0.0, history=0):
@@ -140,16 +136,3 @@ def test_order_scale_and_clients_without_response_do_not_matter():
     more, same, _ = combine(aggregator, padded, [*clients, 2], state, 1, answered)
     np.testing.assert_allclose(more, step, rtol=1e-4, atol=1e-6)
     jax.tree.map(np.testing.assert_array_equal, same, after)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: aggregators.FedFV(1.5), "keep_fraction=1.5"),
-        (lambda: aggregators.FedFV(history=-1), "history=-1"),
-    ],
-)
-def test_bad_settings_are_named(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import aggregate, make_context, make_federation
+from conftest import aggregate_rows, make_context, make_federation
 
 from fedjax_fair import aggregators
-from fedjax_fair.roles import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Variables
 
 PARAMS = {"bias": jnp.zeros(1), "kernel": jnp.zeros((2, 2))}
 EXAMPLES = make_federation().train
@@ -15,16 +15,9 @@ EXAMPLES = make_federation().train
 
 def combine(aggregator, slopes, clients, state=None, responded=None, params=PARAMS):
     """Returns the step of rows Delta = w - w_k, the state and the aggregation."""
-    context = CONTEXTS[params is PARAMS]
-    slopes, count = np.asarray(slopes, np.float32), len(clients)
-    _, unravel = jax.flatten_util.ravel_pytree(context.variables.params)
-    update = Variables(jax.vmap(unravel)(-slopes), {})
-    results = LocalResult(update, np.zeros(count, np.float32), np.ones(count, np.int32))
-    cohort = Cohort(np.asarray(clients, np.int32), np.full(count, 1 / count, np.float32))
-    cohort = cohort._replace(responded=responded)
-    state = aggregator.init(context) if state is None else state
-    update, state, aggregation = aggregate(aggregator, state, cohort, results, context)
-    return -np.float64(jax.flatten_util.ravel_pytree(update.params)[0]), state, aggregation
+    context, rows = CONTEXTS[params is PARAMS], -np.asarray(slopes)
+    update, *rest = aggregate_rows(aggregator, rows, clients, context, state, responded)
+    return -update, *rest
 
 
 SINGLE = {"w": jnp.zeros(3)}
@@ -122,16 +115,3 @@ def test_order_and_clients_without_response_do_not_matter():
     more, same, _ = combine(fedheal(), padded, [*clients, 2], state, answered)
     np.testing.assert_allclose(more, step, rtol=1e-5, atol=1e-6)
     jax.tree.map(close, same, after)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: aggregators.FedHEAL(1.0), "min_consistency=1.0"),
-        (lambda: aggregators.FedHEAL(beta=1.5), "beta=1.5"),
-    ],
-)
-def test_bad_settings_are_named(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from conftest import aggregate, make_context, make_federation, shortest_in_hull
+from conftest import aggregate_rows, make_context, make_federation, shortest_in_hull
 
 from fedjax_fair import aggregators
-from fedjax_fair.roles import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Variables
 
 EXAMPLES = make_federation().train
 LOSSES = np.array([2.0, 0.5, 1.2, 0.1, 3.0, 0.9], np.float32)
@@ -22,22 +22,10 @@ def context_of(params, losses=LOSSES, round=0):
     return make_context(EXAMPLES, variables, losses=jnp.asarray(losses), round=round)
 
 
-def combine(slopes, clients, context, state=None, responded=None):
+def combine(slopes, *cohort):
     """Returns the step of rows Delta = w - w_k, the state and the aggregation."""
-    slopes, count = np.asarray(slopes, np.float32), len(clients)
-    _, unravel = jax.flatten_util.ravel_pytree(context.variables.params)
-    results = LocalResult(
-        Variables(jax.vmap(unravel)(-slopes), {}),
-        np.zeros(count, np.float32),
-        np.ones(count, np.int32),
-    )
-    cohort = Cohort(np.asarray(clients, np.int32), np.full(count, 1 / count, np.float32))
-    cohort = cohort._replace(responded=responded)
-    aggregator = aggregators.FedLF()
-    state = aggregator.init(context) if state is None else state
-    update, state, aggregation = aggregate(aggregator, state, cohort, results, context)
-    np.testing.assert_allclose(aggregation.weights.sum(), 1, rtol=1e-5)
-    return -np.float64(jax.flatten_util.ravel_pytree(update.params)[0]), state, aggregation
+    update, *rest = aggregate_rows(aggregators.FedLF(), -np.asarray(slopes), *cohort)
+    return -update, *rest
 
 
 def test_the_worked_example():

@@ -747,11 +747,6 @@ def test_roles_of_adapters_need_both_factors(role):
     [
         (lambda: solvers.RankLimited(SGD, (0,)), r"ranks=\(0,\): expected None or positive "),
         (lambda: solvers.HetLoRA(SGD, 2), "ranks=2: expected None or positive integers"),
-        (lambda: solvers.HetLoRA(SGD, decay=1.5), "decay=1.5: expected a number in"),
-        (lambda: solvers.HetLoRA(SGD, strength=-1), "strength=-1: expected a number >= 0"),
-        (lambda: aggregators.LoRAFair(strength=0), "strength=0: expected a number > 0"),
-        (lambda: aggregators.LoRAFair(objective="sine"), "objective='sine': expected"),
-        (lambda: aggregators.FedIT("size"), "weights='size': expected"),
         (lambda: models.with_residual(network()), "with_residual needs a model with low-rank"),
     ],
 )

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import aggregate, linear_model, make_context, make_federation
+from conftest import aggregate_rows, linear_model, make_context, make_federation
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.evaluation.client_optima import client_optimum
-from fedjax_fair.roles import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Variables
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fit import fit
 
@@ -33,15 +33,12 @@ def combine(strength, optimal=OPTIMAL, responded=None, **options):
 
 
 def aggregate_with(aggregator, responded=None):
-    results = LocalResult(
-        Variables({"w": SLOPES}, {}), np.zeros(3, np.float32), np.ones(3, np.int32)
-    )
-    cohort = Cohort(np.arange(3, dtype=np.int32), np.full(3, 1 / 3, np.float32))
-    cohort = cohort._replace(responded=responded)
     state = aggregator.init(CONTEXT)
-    update, after, aggregation = aggregate(aggregator, state, cohort, results, CONTEXT)
+    update, after, aggregation = aggregate_rows(
+        aggregator, SLOPES, range(3), CONTEXT, state, responded
+    )
     jax.tree.map(np.testing.assert_array_equal, state, after)
-    return np.asarray(update.params["w"]), aggregation
+    return update, aggregation
 
 
 @pytest.mark.parametrize(
@@ -79,7 +76,7 @@ def test_weights_are_the_gradient_of_the_penalized_loss():
 
 
 def test_limits_are_the_mean_by_size_and_tilted_losses():
-    mean, of_mean = aggregate_with_mean()
+    mean, of_mean = aggregate_with(aggregators.Mean("num_examples"))
     for update, aggregation in (combine(0.0), combine(3.0, LOSSES - 0.25)):
         np.testing.assert_array_equal(aggregation.weights, of_mean.weights)
         np.testing.assert_array_equal(update, mean)
@@ -89,17 +86,6 @@ def test_limits_are_the_mean_by_size_and_tilted_losses():
     tilt = 1e-3
     tilted = SHARES * np.exp(tilt * LOSSES) / (SHARES @ np.exp(tilt * LOSSES))
     np.testing.assert_allclose(combine(tilt, np.zeros(3))[1].weights, tilted, atol=2e-7)
-
-
-def aggregate_with_mean():
-    results = LocalResult(
-        Variables({"w": SLOPES}, {}), np.zeros(3, np.float32), np.ones(3, np.int32)
-    )
-    cohort = Cohort(np.arange(3, dtype=np.int32), np.full(3, 1 / 3, np.float32))
-    update, _, aggregation = aggregate(
-        aggregators.Mean("num_examples"), (), cohort, results, CONTEXT
-    )
-    return np.asarray(update.params["w"]), aggregation
 
 
 def test_shares_and_the_mean_gap_are_of_responding_clients():
@@ -116,11 +102,8 @@ def test_shares_and_the_mean_gap_are_of_responding_clients():
 def test_the_reference_error_is_of_responding_clients():
     aggregator = aggregators.LossGap(optimal_losses=OPTIMAL)
     state = aggregator.init(CONTEXT)._replace(error=jnp.array([0.3, 9.0, 0.1]))
-    update = Variables({"w": SLOPES}, {})
-    results = LocalResult(update, np.zeros(3, np.float32), np.ones(3, np.int32))
-    cohort = Cohort(np.arange(3, dtype=np.int32), np.full(3, 1 / 3, np.float32))
-    cohort = cohort._replace(responded=np.array([True, False, True]))
-    _, _, aggregation = aggregate(aggregator, state, cohort, results, CONTEXT)
+    responded = np.array([True, False, True])
+    _, _, aggregation = aggregate_rows(aggregator, SLOPES, range(3), CONTEXT, state, responded)
     expected = np.std([0.3, 0.1]) / np.std([0.6, 1.1])
     np.testing.assert_allclose(aggregation.info["reference_error"], expected, rtol=1e-5)
 
@@ -182,9 +165,6 @@ def test_inaccurate_losses_are_warned_of():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: aggregators.LossGap(-1.0), "strength=-1.0"),
-        (lambda: aggregators.LossGap(weights="equal"), "weights='equal'"),
-        (lambda: aggregators.LossGap(iterations=0), "iterations=0"),
         (lambda: aggregators.LossGap(iterations=3), "iterations=3.*even number, such as 4"),
         (lambda: aggregators.LossGap(optimal_losses=[1.0, np.nan]), "optimal_losses=.*nan"),
         (

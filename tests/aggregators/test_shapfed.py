@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import aggregate, make_context, make_federation
+from conftest import aggregate_rows, make_context, make_federation
 
 from fedjax_fair import aggregators
-from fedjax_fair.roles import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Variables
 
 EXAMPLES = make_federation().train
 PARAMS = {
@@ -24,21 +24,8 @@ CONTEXT = context_of(PARAMS)
 PAIR = context_of({"head": jnp.zeros((2, 2))})
 
 
-def combine(aggregator, updates, clients, context=CONTEXT, state=None, responded=None):
-    """Returns the update of rows w_k - w, the state and the aggregation."""
-    updates, count = np.asarray(updates, np.float32), len(clients)
-    _, unravel = jax.flatten_util.ravel_pytree(context.variables.params)
-    results = LocalResult(
-        Variables(jax.vmap(unravel)(updates), {}),
-        np.zeros(count, np.float32),
-        np.ones(count, np.int32),
-    )
-    cohort = Cohort(np.asarray(clients, np.int32), np.full(count, 1 / count, np.float32))
-    cohort = cohort._replace(responded=responded)
-    state = aggregator.init(context) if state is None else state
-    update, state, aggregation = aggregate(aggregator, state, cohort, results, context)
-    np.testing.assert_allclose(aggregation.weights.sum(), 1, rtol=1e-5)
-    return np.float64(jax.flatten_util.ravel_pytree(update.params)[0]), state, aggregation
+def combine(aggregator, updates, clients, context=CONTEXT, state=None, **given):
+    return aggregate_rows(aggregator, updates, clients, context, state, **given)
 
 
 def shapfed(memory=0.9):
@@ -147,7 +134,6 @@ def test_order_and_clients_without_response_do_not_matter():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: aggregators.ShapFed(1.0), "memory=1.0"),
         (
             lambda: combine(aggregators.ShapFed(last_layer="last"), np.ones((2, 13)), [0, 1]),
             "last_layer='last': expected a layer of the model: body, head",

@@ -184,21 +184,3 @@ def test_a_fit_weights_observations_by_their_age():
     )
     np.testing.assert_allclose(info["log_likelihood"][-1], expected, rtol=1e-4)
     assert abs(expected - without) > 0.01 * abs(expected)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"warmup": 0}, "warmup=0"),
-        ({"interval": 0}, "interval=0"),
-        ({"annealing": 1.5}, "annealing=1.5"),
-        ({"history_discount": 0.0}, "history_discount=0.0"),
-        ({"history_length": 0}, "history_length=0"),
-        ({"embedding_size": 0}, "embedding_size=0"),
-        ({"cohort_size": 0}, "cohort_size=0"),
-    ],
-)
-def test_bad_settings_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        selectors.FedCor(**{"cohort_size": 2} | settings)

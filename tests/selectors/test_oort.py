@@ -230,23 +230,3 @@ def test_with_a_schedule_a_duration_is_the_time_of_the_task():
     assert preferred == 0.25
     np.testing.assert_allclose(scores[4], scores[1] / 2)
     assert scores[1] > 0
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"exploration": 1.5}, "exploration=1.5"),
-        ({"exploration_decay": -0.1}, "exploration_decay="),
-        ({"min_exploration": 2.0}, "min_exploration=2.0"),
-        ({"duration_quantile": 1.1}, "duration_quantile="),
-        ({"duration_penalty": -1.0}, "duration_penalty="),
-        ({"pacer_step": -0.1}, "pacer_step=-0.1"),
-        ({"pacer_window": 0}, "pacer_window=0"),
-        ({"max_selections": 0}, "max_selections=0"),
-        ({"cohort_size": 0}, "cohort_size=0"),
-    ],
-)
-def test_bad_settings_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        selectors.Oort(**{"cohort_size": 2} | settings)

@@ -288,8 +288,6 @@ def test_only_the_personalized_models_are_evaluated():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: aggregators.IFCAMean(0), "num_models=0"),
-        (lambda: aggregators.IFCAMean(2, "size"), "weights='size'"),
         (lambda: solvers.IFCA(aggregators.Mean()), "solver"),
         (
             lambda: aggregators.WithServerOptimizer(

@@ -105,20 +105,3 @@ def test_each_local_step_counts_its_inner_steps():
     sizes = jnp.array([20, 30])
     counts = solvers.PFedFair(SGD, inner_steps=3).num_examples(sizes)
     np.testing.assert_array_equal(counts, 4 * SGD.num_examples(sizes))
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: solvers.PFedFair(SGD, -1.0), "strength=-1.0"),
-        (lambda: solvers.PFedFair(SGD, envelope_weight=-1.0), "envelope_weight=-1.0"),
-        (lambda: solvers.PFedFair(SGD, personal_prox=-1.0), "personal_prox=-1.0"),
-        (lambda: solvers.PFedFair(SGD, inner_learning_rate=-1.0), "inner_learning_rate=-1.0"),
-        (lambda: solvers.PFedFair(SGD, inner_steps=0), "inner_steps=0"),
-        (lambda: solvers.PFedFair(SGD, criterion="odds"), "criterion='odds'"),
-    ],
-)
-def test_bad_settings_are_named(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

@@ -72,18 +72,3 @@ def test_a_large_baseline_is_fedavg():
         chex.assert_trees_all_close(actual.update, expected.update, rtol=1e-3, atol=1e-5)
         # Reported is the loss itself.
         np.testing.assert_allclose(actual.loss, expected.loss, rtol=1e-4)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"baseline": 0.0}, "baseline=0.0"),
-        ({"threshold": -1.0}, "threshold=-1.0"),
-    ],
-)
-def test_bad_settings_are_named(settings, said):
-    with pytest.raises(ValueError, match=said):
-        solvers.PropFair(solvers.SGD(0.1, 2, steps=1), **settings)
-    with pytest.raises(ValueError, match="solver"):
-        solvers.PropFair(3)
