@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import xarray as xr
 
-from experiments.common import markdown_table, options_of
+from experiments.common import markdown_table, options_of, write_study
 from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
 from fedjax_fair import results
@@ -47,10 +47,7 @@ def main() -> None:
 def write_table(data: str, file: Path) -> None:
     """Writes the table as CSV and Markdown next to the file of runs."""
     table = summarize(runs.collect(SETTINGS[data].methods, file))
-    stem = file.with_name(f"cross-{data}")
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.3f")
-    stem.with_suffix(".md").write_text(markdown(table))
-    print(stem.with_suffix(".md").read_text())
+    write_study(file.with_name(f"cross-{data}"), table, markdown(table), form="%.3f")
 
 
 def summarize(measured: xr.Dataset) -> pd.DataFrame:
