@@ -48,8 +48,10 @@ def read_rows(file: Path, columns: Iterable[str] = KEYS, **options: Any) -> pd.D
 
 def has_rows(known: pd.DataFrame, **values: Any) -> bool:
     """Returns whether a table has rows with these values of some columns."""
-    is_wanted = known[list(values)] == pd.Series(values) if len(known) else known
-    return len(known) > 0 and bool(is_wanted.all(axis=1).any())
+    if not len(known):
+        return False
+    is_wanted: Any = known[list(values)] == pd.Series(values)
+    return bool(is_wanted.all(axis=1).any())
 
 
 def append_rows(known: pd.DataFrame, rows: pd.DataFrame, file: Path, digits: int = 6) -> None:

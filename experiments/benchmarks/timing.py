@@ -79,7 +79,7 @@ def start(
     """
     parser = argparse.ArgumentParser(description=description)
     for name, default in defaults.items():
-        option, first, settings = f"--{name.replace('_', '-')}", default, {}
+        option, first, settings = f"--{name.replace('_', '-')}", default, dict[str, Any]()
         if default is False:
             parser.add_argument(option, action="store_true")
             continue
