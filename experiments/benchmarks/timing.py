@@ -79,15 +79,14 @@ def start(
     """
     parser = argparse.ArgumentParser(description=description)
     for name, default in defaults.items():
-        option, first, settings = f"--{name.replace('_', '-')}", default, dict[str, Any]()
+        option, known = f"--{name.replace('_', '-')}", choices.get(name)
         if default is False:
             parser.add_argument(option, action="store_true")
             continue
-        if isinstance(default, list | tuple):
-            first, settings = next(iter(default), None), {"nargs": "*"}
-        kind = str if first is None else type(first)
-        known = choices.get(name)
-        parser.add_argument(option, type=kind, default=default, choices=known, **settings)
+        is_several = isinstance(default, list | tuple)
+        first = next(iter(default), None) if is_several else default
+        kind, number = str if first is None else type(first), "*" if is_several else None
+        parser.add_argument(option, type=kind, nargs=number, default=default, choices=known)
     options = parser.parse_args()
     getattr(sys.stdout, "reconfigure", dict)(line_buffering=True)
     print(environment(), end="\n\n")
