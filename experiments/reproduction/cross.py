@@ -8,6 +8,7 @@ Trains what the file of runs lacks, then writes the table.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def write_table(data: str, file: Path) -> None:
     write_study(file.with_name(f"cross-{data}"), table, markdown(table), form="%.3f")
 
 
+def pairs_of(methods: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Returns the method without and the one with equitable weights, by selector."""
+    pairs = {name: (name, f"{name}+equitable") for name in methods}
+    pairs = {name: pair for name, pair in pairs.items() if pair[1] in methods}
+    return {"random": ("fedprox", "equitable"), **pairs}
+
+
 def summarize(measured: xr.Dataset) -> pd.DataFrame:
     """Computes accuracies and sigma_acc in %, one row per selector.
 
@@ -58,13 +66,8 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
     """
     at_end = results.final_metrics(measured, LAST)
     values = {name: 100 * at_end[metric] for name, metric in COLUMNS.items()}
-    selectors = {"random": ("fedprox", "equitable")} | {
-        name: (name, f"{name}+equitable")
-        for name in map(str, measured["algorithm"].values)
-        if f"{name}+equitable" in measured["algorithm"]
-    }
     rows = []
-    for selector, (alone, both) in selectors.items():
+    for selector, (alone, both) in pairs_of(measured["algorithm"].values.tolist()).items():
         row: dict[str, object] = {"selector": selector, "seeds": measured.sizes["seed"]}
         for name, over_seeds in values.items():
             seed_values = {

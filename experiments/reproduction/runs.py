@@ -23,11 +23,11 @@ from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.usage import drop_unused_settings
-from fedjax_fair.data import ClientExamples, FederatedData, stack
+from fedjax_fair.data import ClientExamples, FederatedData, from_arrays, stack
 from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit
 
-__all__ = ["collect", "fit_method", "held_out", "run_missing", "train"]
+__all__ = ["collect", "federate", "fit_method", "held_out", "run_missing", "train"]
 
 SUMMARIES = (
     "accuracy_mean_clients",
@@ -143,6 +143,32 @@ def _missing(
         if group:
             missing[group] = (*missing.get(group, ()), name)
     return missing
+
+
+def federate(
+    features: np.ndarray,
+    labels: np.ndarray,
+    train: Iterable[np.ndarray],
+    test: Iterable[np.ndarray],
+    seed: int,
+    **options: Any,
+) -> FederatedData:
+    """Returns clients with some examples of two arrays, a fifth of the training ones held out.
+
+    All seeds share the arrays, which `fedjax_fair.data.stack` requires. ``options`` are further
+    ones of `fedjax_fair.data.from_arrays`.
+    """
+    return from_arrays(
+        features,
+        labels,
+        list(train),
+        test_features=features,
+        test_labels=labels,
+        test_client_indices=list(test),
+        validation_fraction=0.2,
+        seed=seed,
+        **options,
+    )
 
 
 def held_out(data: FederatedData) -> FederatedData:

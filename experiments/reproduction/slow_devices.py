@@ -21,6 +21,7 @@ from sklearn.datasets import load_digits
 
 import fedjax_fair as ff
 from experiments.common import append_rows, has_rows, options_of, read_rows
+from experiments.reproduction.runs import federate
 from experiments.reproduction.slow_devices_results import write_tables
 from fedjax_fair.data import FederatedData
 from fedjax_fair.roles import Aggregator
@@ -48,7 +49,7 @@ MORE_RATES = tuple(np.geomspace(RATES[0], RATES[-1], 12).round(4).tolist())
 """As many settings for methods without one."""
 STEPS = (0.5, 1.0, 2.0)
 TUNING_SEEDS, SEEDS = tuple(range(1590, 1596)), tuple(range(1600, 1620))
-TEST_FRACTION, VALIDATION_FRACTION = 0.3, 0.2
+TEST_FRACTION = 0.3
 
 
 class Method(NamedTuple):
@@ -218,18 +219,7 @@ def partition(seed: int, is_final: bool) -> FederatedData:
     parts = [np.split(client, [int(len(client) * TEST_FRACTION)]) for client in clients]
     test, train = zip(*parts, strict=True)
     features = (pixels / 16).astype(np.float32)
-    data = ff.data.from_arrays(
-        features,
-        labels,
-        list(train),
-        test_features=features,
-        test_labels=labels,
-        test_client_indices=list(test),
-        num_classes=10,
-        name="digits",
-        validation_fraction=VALIDATION_FRACTION,
-        seed=seed,
-    )
+    data = federate(features, labels, train, test, seed, name="digits", num_classes=10)
     return data._replace(validation=None) if is_final else data
 
 
