@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_fair as ff
-from experiments.common import append_rows, markdown_table, options_of
+from experiments.common import append_rows, has_rows, markdown_table, options_of, read_rows
 from fedjax_fair.metrics import paired
 from fedjax_fair.roles import Aggregator, Faults, Selector
 from fedjax_fair.rounds.round import Round
@@ -46,7 +46,6 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
 """Aggregators that need the number of Byzantine participants assume three of ten."""
 ATTACKS = ("sign_flip", "scaling", "noise", "nan", "alie", "ipm")
 METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_10pct_class_based"}
-KEYS = ["method", "attack", "level", "seed"]
 
 
 def main() -> None:
@@ -65,7 +64,7 @@ def run_missing(what: str, file: Path) -> None:
     data = ff.data.load("digits", partitioner, seed=tuple(range(SEEDS)))
     for method, attack, levels, make in programs(what, data.num_classes):
         known = load(file)
-        if (method, attack) in set(zip(known["method"], known["attack"], strict=True)):
+        if has_rows(known, method=method, attack=attack):
             continue
         seeds = np.tile(np.arange(SEEDS), len(levels))
         runs = ff.fit(
@@ -128,9 +127,8 @@ def programs(
 
 def load(file: Path) -> pd.DataFrame:
     """Reads the runs; ``nan`` is the name of an attack, not a missing value."""
-    if not file.exists():
-        return pd.DataFrame(columns=[*KEYS, *METRICS])
-    return pd.read_csv(file, keep_default_na=False, na_values={key: [""] for key in METRICS})
+    missing = {key: [""] for key in METRICS}
+    return read_rows(file, keep_default_na=False, na_values=missing)
 
 
 def write_table(what: str, file: Path) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.benchmark_page import page as benchmark_page
+from experiments.common import read_rows
 from fedjax_fair.benchmark import collected, published, report, runner, statistics
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
@@ -180,8 +181,7 @@ def main() -> None:
     whole = [publish(folder) for folder in folders]
     path = DOCS / "findings.csv"
     last = {found.track: found for found in whole}  # A later one has the earlier ones.
-    kept = pd.read_csv(path) if path.exists() else pd.DataFrame()
-    tables: dict[Any, Any] = dict(list(kept.groupby("track"))) if len(kept) else {}
+    tables: dict[Any, Any] = dict(list(read_rows(path, ["track"]).groupby("track")))
     tables |= {track: findings(found) for track, found in last.items()}
     whole_table = pd.concat([tables[track] for track in TRACKS if track in tables])
     table = with_intervals(whole_table.reset_index(drop=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.common import append_rows
+from experiments.common import append_rows, has_rows, read_rows
 from fedjax_fair.app.settings.config import ModelConfig
 from fedjax_fair.benchmark import measures, tuning
 from fedjax_fair.benchmark.federations import FEDERATIONS, Federation, variables_of
@@ -159,11 +160,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=FILE)
     options = parser.parse_args(arguments)
     track = TRACKS[options.track]
+    # Step sizes of all magnitudes are tried; rows say which have diverged.
+    warnings.filterwarnings("ignore", message=".* (is|are) not finite")
     for name in options.federations or track.federations:
-        known = pd.DataFrame(columns=["federation"])
-        if options.output.exists():
-            known = pd.read_csv(options.output)
-        if name in set(known["federation"]):
+        known = read_rows(options.output)
+        if has_rows(known, federation=name):
             continue
         federation = FEDERATIONS[name]
         data = federation.load(options.data_dir, SEEDS)

@@ -28,19 +28,8 @@ FILE = Path(__file__).parents[1] / "docs" / "benchmark" / "planted.csv"
 REPETITIONS, ALIASES, BLOCKS = 100, 10, 8
 REDUCED_SPREAD = {"digits": 0.0, "synthetic": 0.03}
 """Points, as a fraction, by which the spread of the first alias is reduced."""
-_FIRST_TUNING, _FIRST_FINAL = 100_000, 200_000
-
-
-class _Track(protocol.Track):
-    """A track with blocks of its own."""
-
-    @property
-    def tuning_seeds(self) -> tuple[int, ...]:
-        return tuple(range(_FIRST_TUNING, _FIRST_TUNING + self.num_blocks))
-
-    @property
-    def final_seeds(self) -> tuple[int, ...]:
-        return tuple(range(_FIRST_FINAL, _FIRST_FINAL + self.num_blocks))
+FIRST_SEEDS = 100_000, 200_000
+"""Of blocks that the benchmark does not use."""
 
 
 def add_iid_digits() -> None:
@@ -93,16 +82,10 @@ def aliases(table: pd.DataFrame) -> pd.DataFrame:
                 method=[place[seed][0] for seed in used["seed"]],
                 seed=[place[seed][1] for seed in used["seed"]],
             )
-            is_planted = (used["method"] == names[1]) & (
-                used["measure"] == ORDERS["spread"].measure
-            )
-            used["value"] -= reduced * is_planted
+            used["value"] -= reduced * _is_planted(used)
             compared: Any = verdicts.differences(used, "fedavg")
             compared = compared[compared["family"] == "F2"]
-            is_one = (compared["method"] == names[1]) & (
-                compared["measure"] == ORDERS["spread"].measure
-            )
-            is_true = is_one & (reduced > 0)
+            is_true = _is_planted(compared) & (reduced > 0)
             rows.append(
                 {
                     "check": "alias",
@@ -114,6 +97,11 @@ def aliases(table: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _is_planted(rows: Any) -> Any:
+    """Returns which rows are of the spread of the first alias."""
+    return (rows["method"] == "alias_0") & (rows["measure"] == ORDERS["spread"].measure)
 
 
 def iid(table: pd.DataFrame) -> pd.DataFrame:
@@ -131,8 +119,9 @@ def main() -> None:
     folder = Path(parser.parse_args().output)
     add_iid_digits()
     number = 2 * (1 + ALIASES) * BLOCKS
-    same = _Track(tuple(REDUCED_SPREAD), ("fedavg",), num_blocks=number)
-    equal = _Track(("digits_iid",), ("fedavg", "centralized"), num_blocks=2 * BLOCKS)
+    same = protocol.Track(tuple(REDUCED_SPREAD), ("fedavg",), number, first_seeds=FIRST_SEEDS)
+    methods = "fedavg", "centralized"
+    equal = protocol.Track(("digits_iid",), methods, 2 * BLOCKS, first_seeds=FIRST_SEEDS)
     table = pd.concat(
         [
             aliases(measures.table(finish("alias", same, folder))),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmark_page.drawings import svg
-from experiments.benchmark_page.measure_texts import ABOUT, missing
 from fedjax_fair.benchmark import measure_labels, report_figures
 from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
 from fedjax_fair.benchmark.report_contents import OVERALL, Contents, by_method, shown_measures
@@ -58,7 +57,7 @@ def _federation(contents: Contents, about: dict[str, Any]) -> str:
     group_of = {name: place for place, names in enumerate(GROUPS.values()) for name in names}
     heads = "".join(
         f'<th scope="col" class="number" data-group="{group_of[name]}" '
-        f'title="{text(ABOUT[name])}"><button type="button">{text(MEASURES[name].label)}'
+        f'title="{text(MEASURES[name].about)}"><button type="button">{text(MEASURES[name].label)}'
         f"</button><small>{text(MEASURES[name].unit)}</small></th>"
         for name in shown
     )
@@ -100,7 +99,7 @@ def _row(row: dict[str, Any], shown: list[str], group_of: dict[str, int]) -> str
     cells = []
     for measure in shown:
         number = measure_labels.value(measure, row)
-        reason = missing(measure)
+        reason = _reason(measure)
         about = f' title="{text(reason)}"' if number == measure_labels.MISSING else ""
         order = "" if number == measure_labels.MISSING else f"{row[measure]:.6g}"
         cells.append(
@@ -131,8 +130,21 @@ def _by_reason(names: list[str]) -> list[str]:
     """Lists measures with the reason why they are missing."""
     reasons = dict[str, list[str]]()
     for name in names:
-        reasons.setdefault(missing(name), []).append(MEASURES[name].label)
+        reasons.setdefault(_reason(name), []).append(MEASURES[name].label)
     return [f"{', '.join(dict.fromkeys(labels))} ({why})" for why, labels in reasons.items()]
+
+
+def _reason(measure: str) -> str:
+    """Returns why a value of a measure is missing."""
+    if measure.startswith("worse_than_"):
+        return "the reference was not run"
+    if measure in GROUPS["unseen clients"]:
+        return "the federation has no unseen clients, or the method has no such model"
+    if measure in GROUPS["group fairness"]:
+        return "the federation has no sensitive feature"
+    if measure == "trained_share":
+        return "the whole network is trained"
+    return "the target was not reached" if measure.endswith("_to_target") else "not measured"
 
 
 def comparisons(contents: Contents) -> dict[str, str]:

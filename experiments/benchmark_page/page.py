@@ -10,7 +10,6 @@ import pandas as pd
 
 from experiments.benchmark_page import html_tables as tables
 from experiments.benchmark_page.drawings import share_styles, svg
-from experiments.benchmark_page.measure_texts import ABOUT
 from fedjax_fair.benchmark import published, report, report_figures, runner
 from fedjax_fair.benchmark.collected import CRITERION, Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
@@ -227,7 +226,7 @@ def _key(contents: Contents, about: About) -> str:
     shown = [name for name in MEASURES if name in contents.results]
     items = "".join(
         f"<dt>{text(MEASURES[name].label)} ({text(MEASURES[name].unit)})</dt>"
-        f"<dd>{text(ABOUT[name])}</dd>"
+        f"<dd>{text(MEASURES[name].about)}</dd>"
         for name in shown
     )
     return (

@@ -25,11 +25,11 @@ from experiments.benchmarks.memory import MIB, resident
 from experiments.benchmarks.timing import (
     alternate,
     federated_round,
+    in_new_process,
     print_header,
     print_row,
     random_data,
     run_parts,
-    run_python,
 )
 from fedjax_fair.data import FederatedData
 from fedjax_fair.numerics.trees import tree_bytes
@@ -96,25 +96,22 @@ def prepare(batch_size: int, parallel: int, data: FederatedData) -> list[Callabl
     return [lambda: program(round, state, data), lambda: loop(params, data.train)]
 
 
-def measure_growth(width: int, parallel: int, seeds: int) -> None:
-    """Prints the base and the growth in bytes of two rounds of one step, in this process."""
+def measure_growth(width: int, parallel: int, seeds: int) -> tuple[int, int]:
+    """Returns the base and the growth in bytes of two rounds of one step, in this process."""
     data, (model, base) = random_data((28, 28, 1), 100, 10), network(width)
     frozen = ff.models.freeze(model, base, ("head",))
     round = federated_round(frozen, 100, 2, steps=1, clients_per_batch=parallel)
     before = resident("VmRSS")
     ff.fit(round, data, rounds=2, eval_every=2, seeds=range(seeds), train_loss=False)
-    print(tree_bytes(base), resident("VmHWM") - before)
+    return tree_bytes(base), resident("VmHWM") - before
 
 
 def compare_memory(options) -> None:
     print_header("clients in parallel | seeds | base, MiB | growth, MiB | ratio")
     for parallel, seeds in product((1, 100), (1, 8)):
-        measured = []
-        for width in (28, 2800):
-            call = f"measure_growth({width}, {parallel}, {seeds})"
-            lines = run_python("-c", f"from {__spec__.name} import *; {call}")
-            measured.append(np.array(lines[-1].split(), float))
-        (_, small), (base, grown) = measured
+        (_, small), (base, grown) = (
+            in_new_process(measure_growth, width, parallel, seeds) for width in (28, 2800)
+        )
         sizes = (f"{size / MIB:.0f}" for size in (base, grown - small))
         print_row(parallel, seeds, *sizes, f"{(grown - small) / base:.2f}")
 

@@ -11,24 +11,21 @@ not depend. For datasets of the track large, plans have the memory of a run on a
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import resource
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pandas as pd
 from jaxtyping import Int
 
 from experiments.benchmarks.accelerators.estimates import seconds_of_runs
-from experiments.common import append_rows
+from experiments.benchmarks.timing import in_new_process
+from experiments.common import append_rows, has_rows, read_rows
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.named_methods import resolve_method
@@ -60,30 +57,21 @@ def main() -> None:
         for name in (*chosen.federations, *chosen.variants):
             if FEDERATIONS[name].variant_of is not None:
                 continue
-            known = pd.DataFrame(columns=["federation"])
-            if options.output.exists():
-                known = pd.read_csv(options.output)
-            if name in set(known["federation"]):
+            known = read_rows(options.output)
+            if has_rows(known, federation=name):
                 continue
             arguments = track, name, options.data_dir
             if chosen.one_run_at_a_time:
-                row = alone(plan_all, *arguments)
+                row = in_new_process(plan_all, *arguments)
             else:
                 row = {
-                    "seconds": alone(seconds_per_method, *arguments),
-                    "gigabytes": alone(gigabytes, *arguments),
+                    "seconds": in_new_process(seconds_per_method, *arguments),
+                    "gigabytes": in_new_process(gigabytes, *arguments),
                     "planned_for": "",
                 }
             row = {"federation": name, **row}
             append_rows(known, pd.DataFrame([row]), options.output, digits=3)
             print(row, flush=True)
-
-
-def alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a new process."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as process:
-        return process.submit(function, *arguments).result()
 
 
 def seconds_per_method(track: str, name: str, data_dir: str | None) -> float:
@@ -168,7 +156,6 @@ def shortened(federation: Federation) -> Federation:
 
 
 def run(planned: runner.Plan, folder: Path, data_dir: str | None) -> None:
-    jax.config.update("jax_enable_compilation_cache", False)  # Also one of the environment.
     runner.run(planned, folder, data_dir)
     if not all(is_done(unit) for unit in planned.units):
         raise RuntimeError(str(runner.failures(runner.failed_units(folder))))

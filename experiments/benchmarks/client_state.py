@@ -7,7 +7,6 @@ column is an evaluation of all clients with Ditto, at the global and at the pers
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -81,10 +80,8 @@ def seconds(functions: list[Callable[[], Any]], repeats: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time of rounds with client state.")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1_000, 100_000, 1_000_000])
-    parser.add_argument("--repeats", type=int, default=31)
-    options = start(parser)
+    sizes = [1_000, 100_000, 1_000_000]
+    options = start("Time of rounds with client state.", clients=sizes, repeats=31)
     runs = {}
     for num_clients in options.clients:
         data = make_data(num_clients)

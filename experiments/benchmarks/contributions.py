@@ -6,12 +6,12 @@ compilation. CPU seconds are of all cores.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
+from itertools import product
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import environment, print_header, print_row, run_python
+from experiments.benchmarks.timing import in_new_process, print_header, print_row, start
 from fedjax_fair.parallel.cores import default_core_mesh
 
 MODELS = {
@@ -21,8 +21,8 @@ MODELS = {
 CLIENTS, ROUNDS = (6, 8, 10, 12), 10
 
 
-def measure(model: str, num_clients: int) -> None:
-    """Prints a row of the table."""
+def measure(model: str, num_clients: int) -> tuple[str, ...]:
+    """Returns the measured cells of a row of the table."""
     data = ff.data.load("digits", ff.data.dirichlet(num_clients, alpha=0.3))
     method = ff.Round(
         MODELS[model](data.num_classes),
@@ -37,27 +37,16 @@ def measure(model: str, num_clients: int) -> None:
     error = abs(found.values.sum() - (utilities[-1] - utilities[0]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     cells = f"{len(utilities):,}", f"{seconds:.0f}", f"{cpu_seconds:.0f}", f"{peak:.2f}"
-    print_row(model, num_clients, *cells, f"{error:.0e}")
+    return *cells, f"{error:.0e}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--clients", type=int, nargs="*", default=CLIENTS)
-    parser.add_argument("--one-row", action="store_true", help="measure in this process")
-    options = parser.parse_args()
-    if options.one_row:
-        measure(*options.models, *options.clients)
-        return
-    print(environment(), end="\n\n")
+    options = start(__doc__, {"models": MODELS}, models=list(MODELS), clients=CLIENTS)
     print_header(
         "model | clients | trainings | seconds | CPU seconds | peak memory, GiB | error of the sum"
     )
-    module = "experiments.benchmarks.contributions"
-    for model in options.models:
-        for clients in options.clients:
-            row = [f"--models={model}", f"--clients={clients}"]
-            print(*run_python("-m", module, "--one-row", *row), sep="\n", flush=True)
+    for row in product(options.models, options.clients):
+        print_row(*row, *in_new_process(measure, *row))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ pooling. Prints milliseconds, and which form the library uses.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -81,9 +80,7 @@ def steps(slopes: Callable, start: Any) -> Callable:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Implementations of a convolution on a core")
-    parser.add_argument("--repeats", type=int, default=7)
-    options = start(parser)
+    options = start("Implementations of a convolution on a core", repeats=7)
     compare("banded, ms | Winograd, ms", LAYERS, training, (tiles, winograd), options.repeats)
     compare("separate, ms | fused, ms", POOLED, pooled, (False, True), options.repeats)
 

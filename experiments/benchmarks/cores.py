@@ -6,7 +6,6 @@ share a run, and with a run for each core. Prints examples per second.
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 
 import jax
@@ -62,10 +61,8 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What a device for each core gains")
-    parser.add_argument("--repeats", type=int, default=9)
     mesh = core_mesh()  # Before JAX starts.
-    options = start(parser)
+    options = start("Speedup by a device for each core", repeats=9)
     print_header("| one device, examples/s | cores share a run | | a run a core |")
     for name, case in CASES.items():
         one, cores, runs = measure(*case, mesh, options.repeats)

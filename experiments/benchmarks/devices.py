@@ -11,7 +11,6 @@ Force devices on the host with ``XLA_FLAGS=--xla_force_host_platform_device_coun
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from functools import partial
@@ -115,12 +114,7 @@ def overhead(data: FederatedData, repeats: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="What crosses devices in a round, and what many gain."
-    )
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--repeats", type=int, default=61)
-    options = start(parser)
+    options = start("Communication between devices and their speedup", time=False, repeats=61)
     data = random_data((28, 28, 1), CLIENTS, 100)
     if options.time:
         overhead(data, options.repeats)

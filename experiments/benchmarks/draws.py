@@ -6,7 +6,6 @@ implementations that sort a random number for each client. In alternation.
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,8 @@ COUNT, DRAWS = 100, 10
 
 def _clients(available: jax.Array) -> Any:
     """Returns what uniform sampling reads of a context."""
-    return SimpleNamespace(available=available, num_clients=available.shape[0])
+    size = available.shape[0]
+    return SimpleNamespace(available=available, unavailable=None, num_clients=size)
 
 
 def _sorted_available(key, available):
@@ -57,9 +57,7 @@ FORMS = {
 
 def main() -> None:
     """Prints a table for ``docs/performance.md``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    repeats = start(parser).repeats
+    repeats = start(__doc__, repeats=5).repeats
     print_header("clients | draw | ms | times ours if all are sorted")
     for clients in (10_000, 1_000_000):
         rng = np.random.default_rng(0)

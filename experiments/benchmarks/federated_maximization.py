@@ -12,7 +12,6 @@ MovieLens-1M (6,040 clients, 3,706 items, 4.5 % rated), in alternation and after
 
 from __future__ import annotations
 
-import multiprocessing
 import resource
 import tempfile
 from functools import partial
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.peers.environment import Worker
-from experiments.benchmarks.timing import alternate, print_header, run_parts
+from experiments.benchmarks.timing import alternate, in_new_process, print_header, run_parts
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
@@ -227,22 +226,14 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def in_new_process(options) -> None:
-    """Measures the memory of a process that did nothing else."""
-    process = multiprocessing.get_context("spawn").Process(target=benchmark_memory, args=[options])
-    process.start()
-    process.join()
-
-
 def main() -> None:
     parts = {
         "gradient": benchmark_gradient,
         "fedcg": benchmark_fedcg,
         "greedy": benchmark_greedy,
-        "memory": in_new_process,
+        "memory": partial(in_new_process, benchmark_memory),
     }
-    cache = "cache", Path(".cache/peers")
-    run_parts("Cost of federated maximization", parts, cache, repeats=7)
+    run_parts("Cost of federated maximization", parts, repeats=7, cache=Path(".cache/peers"))
 
 
 if __name__ == "__main__":

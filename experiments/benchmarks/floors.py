@@ -6,7 +6,6 @@ SGD step, the minimum time of either on this machine, and the time of the step i
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -80,10 +79,8 @@ def seconds_of_a_step(model: Model, shape: tuple[int, ...], steps: int, repeats:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Where the time of local training goes")
-    parser.add_argument("--only", nargs="*", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--repeats", type=int, default=5)
-    options = start(parser)
+    about = "Where the time of local training goes"
+    options = start(about, {"only": SHAPES}, only=list(SHAPES), repeats=5)
     product, traffic = machine_rates(options.repeats)
     print(f"matrix product {product / 1e9:.0f} GFLOP/s, memory {traffic / 1e9:.0f} GB/s")
     print_header(

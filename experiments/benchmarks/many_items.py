@@ -91,12 +91,12 @@ def main() -> None:
     run_parts(
         "Selection among very many items",
         {"neighbors": benchmark_neighbors, "stream": benchmark_stream},
-        ("points", 100_000),
-        ("neighbors", 50),
-        ("batches", 100),
-        ("epsilon", 0.1),
-        ("cache", Path(".cache/peers")),
         repeats=5,
+        points=100_000,
+        neighbors=50,
+        batches=100,
+        epsilon=0.1,
+        cache=Path(".cache/peers"),
     )
 
 

@@ -7,8 +7,7 @@ compilation, including the data. Linux only.
 
 from __future__ import annotations
 
-import argparse
-import json
+from itertools import product
 from pathlib import Path
 
 import jax
@@ -18,12 +17,12 @@ from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.ours import selector_of
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS, Workload
 from experiments.benchmarks.timing import (
-    environment,
     federated_round,
+    in_new_process,
     print_header,
     print_row,
     random_data,
-    run_python,
+    start,
 )
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import core_mesh
@@ -77,25 +76,15 @@ def measure(workload: Workload, clients_per_batch: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Memory of training")
-    parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--clients-per-batch", nargs="*", type=int, default=[1, 4])
-    parser.add_argument("--here", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.here:
-        name, clients_per_batch = options.here
-        print(json.dumps(measure(WORKLOADS[name], int(clients_per_batch))))
-        return
-    print(environment())
+    choices, settings = {"only": WORKLOADS}, {"clients_per_batch": [1, 4]}
+    options = start("Memory of training", choices, only=list(WORKLOADS), **settings)
     print_header("| parallel clients | data, MiB | model | reported | used | used over reported")
-    for name in options.only:
-        for clients_per_batch in options.clients_per_batch:
-            lines = run_python("-m", __spec__.name, "--here", name, clients_per_batch)
-            row = json.loads(lines[-1])
-            parallel = clients_per_batch * row["cores"]
-            sizes = (f"{row[name]:.0f}" for name in ("reported", "used"))
-            ratio = f"{row['used'] / row['reported']:.2f}"
-            print_row(name, parallel, f"{row['data']:.0f}", f"{row['model']:.1f}", *sizes, ratio)
+    for name, clients_per_batch in product(options.only, options.clients_per_batch):
+        row = in_new_process(measure, WORKLOADS[name], clients_per_batch)
+        parallel = clients_per_batch * row["cores"]
+        sizes = (f"{row[name]:.0f}" for name in ("reported", "used"))
+        ratio = f"{row['used'] / row['reported']:.2f}"
+        print_row(name, parallel, f"{row['data']:.0f}", f"{row['model']:.1f}", *sizes, ratio)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import argparse
 import resource
-import subprocess
-import sys
 import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,13 @@ import numpy as np
 import pandas as pd
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import environment, federated_round, print_header
-from experiments.common import append_rows
+from experiments.benchmarks.timing import (
+    environment,
+    federated_round,
+    in_new_process,
+    print_header,
+)
+from experiments.common import append_rows, has_rows, read_rows
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.evaluation.client_gradients import client_gradients
@@ -154,31 +158,20 @@ def _timed(call):
 def run_all(sizes, methods, table: Path, cache: Path, seconds: float) -> None:
     """Adds the missing lines, as many as can be begun in the time."""
     until = time.monotonic() + seconds
-    lines = read(table)
-    known = set(zip(lines["clients"], lines["method"], strict=True))
-    for num_clients in sizes:
-        for method in methods:
-            if (str(num_clients), method) in known or time.monotonic() > until:
-                continue
-            subprocess.run(
-                [sys.executable, "-m", __spec__.name, "--measure", method, str(num_clients),
-                 "--table", str(table), "--cache", str(cache)],
-                check=True,
-            )  # fmt: skip
-
-
-def read(table: Path) -> pd.DataFrame:
-    """Returns the lines of the table, as text."""
-    return pd.read_csv(table, dtype=str) if table.exists() else pd.DataFrame(columns=COLUMNS)
+    for num_clients, method in product(sizes, methods):
+        known = read_rows(table, dtype=str)
+        if has_rows(known, clients=str(num_clients), method=method) or time.monotonic() > until:
+            continue
+        row = in_new_process(measure, method, num_clients, cache)
+        append_rows(known, pd.DataFrame([row]), table)
+        print(*row.values(), sep="  ", flush=True)
 
 
 def draw(table: Path, image: Path) -> None:
     """Time of a round and peak memory against the number of clients."""
     import matplotlib.pyplot as plt
 
-    rows: Any = read(table).astype(
-        {"clients": int, "round_s": float, "peak_gib": float, "data_gib": float}
-    )
+    rows: Any = pd.read_csv(table)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     what = (("round_s", "seconds a round"), ("peak_gib", "peak memory of the process, GiB"))
     for axis, (column, label) in zip(axes, what, strict=True):
@@ -252,23 +245,17 @@ def _quality(distances: np.ndarray, cohort: jax.Array) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measures what is missing, or one line, or the loss of objective."""
+    """Measures what is missing, or the loss of objective."""
     parser = argparse.ArgumentParser(description="Rounds among up to a million clients")
     parser.add_argument("--clients", type=int, nargs="*", default=SIZES)
     parser.add_argument("--methods", nargs="*", choices=LABELS, default=tuple(LABELS))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing later")
     parser.add_argument("--table", type=Path, default=Path("docs/million.csv"))
     parser.add_argument("--cache", type=Path, default=Path(".cache/million"))
-    parser.add_argument("--measure", nargs=2, metavar=("METHOD", "CLIENTS"))
     parser.add_argument("--loss", action="store_true")
     parser.add_argument("--seeds", type=int, default=5, help="pools and sketches of --loss")
     options = parser.parse_args()
-    if options.measure:
-        method, clients = options.measure
-        row = measure(method, int(clients), options.cache)
-        append_rows(read(options.table), pd.DataFrame([row]), options.table)
-        print(*row.values(), sep="  ")
-    elif options.loss:
+    if options.loss:
         print(environment(), end="\n\n")
         compare_pools(options.seeds)
     else:

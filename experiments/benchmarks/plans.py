@@ -6,7 +6,6 @@ times without compilation. Repeated in alternation; medians.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from functools import partial
@@ -35,10 +34,8 @@ class Timed(Callback):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Plans for this machine, compared with runs")
-    parser.add_argument("--preset", default="digits", choices=presets.PRESETS)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = start(parser)
+    about, choices = "Plans for this machine, compared with runs", {"preset": presets.PRESETS}
+    options = start(about, choices, preset="digits", repeats=3)
     config = presets.resolve(presets.PRESETS[options.preset].config)
     training: Any = config.training
     print_header("| planned, s | took, s | took / planned")

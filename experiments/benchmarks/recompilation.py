@@ -88,7 +88,7 @@ CALLS = ("first fit", "other seed", "new equal objects", "other numbers", "other
 
 def main() -> None:
     parts = {"fit": benchmark_fit, "eager": benchmark_eager, "maps": count_maps}
-    run_parts(__doc__, parts, ("cached", False), ("calls", 10_000), repeats=3)
+    run_parts(__doc__, parts, repeats=3, cached=False, calls=10_000)
 
 
 def benchmark_fit(options) -> None:

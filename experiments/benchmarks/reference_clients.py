@@ -3,14 +3,13 @@
 Cohorts of 100 from a pool of 1,000, on the dataset of ``benchmarks.million`` at the initial
 logistic model, among 10,000 and 100,000 clients.
 
-``loss`` is the loss of representation G, with full and sketched gradients, of a cohort that was
+The table has the loss of representation G, with full and sketched gradients, of a cohort that was
 selected for some reference clients, against one for all clients from the same pool; and the error
-of the sample's estimate of G.
+of the sample's estimate of G. ``--seeds`` is the number of pools, each with a sample.
 """
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 
 import jax
@@ -106,11 +105,7 @@ def print_losses(seeds: int, sizes: list[int]) -> None:
 
 def main() -> None:
     """Prints a table for ``docs/performance.md``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("loss",))
-    parser.add_argument("--clients", type=int, nargs="*", default=[10_000, 100_000])
-    parser.add_argument("--seeds", type=int, default=5, help="pools, each with a sample")
-    options = start(parser)
+    options = start(__doc__, clients=[10_000, 100_000], seeds=5)
     print_losses(options.seeds, options.clients)
 
 

@@ -315,8 +315,8 @@ def main() -> None:
         "population": benchmark_population,
         "sketch": benchmark_sketch,
     }
-    folders = ("cache", Path(".cache/peers")), ("tfds-dir", None)
-    run_parts("Cost of selecting clients", parts, *folders, repeats=7)
+    cache = Path(".cache/peers")
+    run_parts("Cost of selecting clients", parts, repeats=7, cache=cache, tfds_dir=None)
 
 
 if __name__ == "__main__":

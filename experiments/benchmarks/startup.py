@@ -16,7 +16,6 @@ are Python and use one thread. Each measurement is a new process; medians, in tu
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -29,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.benchmarks.timing import environment, run_python, start, without_settings
+from experiments.benchmarks.timing import environment, run_parts, run_python, without_settings
 
 IMPORTS = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 FIRST_ROUND = """
@@ -109,18 +108,16 @@ HISTORY = Path(__file__).with_suffix(".csv")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=("fit", "run"), default=("fit", "run"))
-    parser.add_argument("--against", nargs="*", type=Path, default=())
-    options = start(parser)
-    if "fit" in options.only:
-        benchmark_fit(options.repeats)
-    if "run" in options.only:
-        table = benchmark_run(options.repeats, [Path.cwd(), *options.against])
-        print(table.drop(columns=["date", "machine"]).to_string(index=False))
-        with HISTORY.open("a") as history:
-            table.to_csv(history, index=False, header=not history.tell())
+    parts = {"fit": lambda options: benchmark_fit(options.repeats), "run": compare_checkouts}
+    run_parts(__doc__, parts, repeats=5, against=())
+
+
+def compare_checkouts(options) -> None:
+    """Measures this checkout and others, prints the table and adds it to the history."""
+    table = benchmark_run(options.repeats, [Path.cwd(), *map(Path, options.against)])
+    print(table.drop(columns=["date", "machine"]).to_string(index=False))
+    with HISTORY.open("a") as history:
+        table.to_csv(history, index=False, header=not history.tell())
 
 
 def benchmark_run(repeats: int, checkouts: Sequence[Path]) -> pd.DataFrame:

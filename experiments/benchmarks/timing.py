@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import platform
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import numpy as np
@@ -24,6 +27,7 @@ __all__ = [
     "alternate",
     "environment",
     "federated_round",
+    "in_new_process",
     "print_header",
     "print_row",
     "random_data",
@@ -65,8 +69,24 @@ def alternate(*functions: Callable[[], Any], repeats: int) -> list[Times]:
     return [Times(row) for row in seconds]
 
 
-def start(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parses the command line, and prints the device and the versions."""
+def start(
+    description: str | None, choices: Mapping[str, Iterable[str]] = {}, **defaults: Any
+) -> argparse.Namespace:
+    """Parses the command line, and prints the device and the versions.
+
+    Options have the names and the types of their defaults: a flag for False, several values for a
+    sequence, text for None. ``choices`` has the values of some of them.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    for name, default in defaults.items():
+        option, known = f"--{name.replace('_', '-')}", choices.get(name)
+        if default is False:
+            parser.add_argument(option, action="store_true")
+            continue
+        is_several = isinstance(default, list | tuple)
+        first = next(iter(default), None) if is_several else default
+        kind, number = str if first is None else type(first), "*" if is_several else None
+        parser.add_argument(option, type=kind, nargs=number, default=default, choices=known)
     options = parser.parse_args()
     getattr(sys.stdout, "reconfigure", dict)(line_buffering=True)
     print(environment(), end="\n\n")
@@ -76,21 +96,14 @@ def start(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def run_parts(
     description: str | None,
     parts: Mapping[str, Callable[[argparse.Namespace], None]],
-    *arguments: tuple[str, Any],
-    repeats: int,
     usual: Iterable[str] | None = None,
+    **defaults: Any,
 ) -> None:
     """Runs the parts that ``--only`` names, by default ``usual`` or all, with the parsed options.
 
-    ``arguments`` are names of further options with their defaults.
+    ``defaults`` are further options, as of `start`.
     """
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--only", nargs="*", choices=parts, default=list(usual or parts))
-    parser.add_argument("--repeats", type=int, default=repeats)
-    for name, default in arguments:
-        kind = str if default is None else type(default)
-        parser.add_argument(f"--{name}", type=kind, default=default)
-    options = start(parser)
+    options = start(description, {"only": parts}, only=list(usual or parts), **defaults)
     for name in options.only:
         parts[name](options)
 
@@ -153,6 +166,16 @@ def run_python(*arguments: Any, **settings: str) -> list[str]:
         check=True,
     )
     return done.stdout.splitlines()
+
+
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in a new Python process ``without_settings``, and returns its result."""
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        mock.patch.dict(os.environ, without_settings(), clear=True),
+        ProcessPoolExecutor(1, mp_context=spawn) as process,
+    ):
+        return process.submit(function, *arguments).result()
 
 
 class CompileTimes(list[float]):

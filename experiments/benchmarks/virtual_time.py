@@ -9,11 +9,9 @@ has a model for each client that trains.
 
 from __future__ import annotations
 
-import argparse
 import resource
-import subprocess
-import sys
 from functools import partial
+from itertools import product
 
 import jax
 import numpy as np
@@ -21,11 +19,12 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.timing import (
     alternate,
-    environment,
     federated_round,
+    in_new_process,
     print_header,
     print_row,
     random_data,
+    start,
 )
 from fedjax_fair.numerics.trees import tree_bytes
 
@@ -49,8 +48,8 @@ class _Rounds:
         return self.state.variables
 
 
-def measure(num_clients: int, concurrency: int, repeats: int) -> None:
-    """Prints a row of the table."""
+def measure(num_clients: int, concurrency: int, repeats: int) -> list[str]:
+    """Returns the measured cells of a row of the table."""
     data = jax.device_put(random_data((8, 8), num_clients, EXAMPLES, test_size=num_clients))
     model = ff.models.mlp(10, hidden=(64,))
     speeds = np.random.default_rng(0).lognormal(0, 1, num_clients)
@@ -69,40 +68,20 @@ def measure(num_clients: int, concurrency: int, repeats: int) -> None:
     memory = timed.program.memory_analysis()
     assert memory is not None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print_row(
-        f"{num_clients:,}",
-        concurrency,
-        *(f"{time:.1f}" for time in per_update),
-        f"{times[1].ratio_to(times[0]):.2f}",
-        f"{timed.state_bytes / 1e6:.2f}",
-        f"{memory.temp_size_in_bytes / 1e6:.2f}",
-        f"{peak:.2f}",
-    )
+    sizes = timed.state_bytes / 1e6, memory.temp_size_in_bytes / 1e6, peak
+    shown = (f"{value:.2f}" for value in (times[1].ratio_to(times[0]), *sizes))
+    return [*(f"{time:.1f}" for time in per_update), *shown]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--clients", type=int, nargs="*", default=POPULATIONS)
-    parser.add_argument("--concurrency", type=int, nargs="*", default=CONCURRENCIES)
-    parser.add_argument("--one-row", action="store_true", help="measure in this process")
-    options = parser.parse_args()
-    if options.one_row:
-        measure(options.clients[0], options.concurrency[0], options.repeats)
-        return
-    print(environment(), end="\n\n")
+    options = start(__doc__, repeats=9, clients=POPULATIONS, concurrency=CONCURRENCIES)
     print_header(
         "clients | training at the same time | synchronous, µs per update | "
         "asynchronous, µs per arrival | ratio | state, MB | temporaries, MB | peak memory, GiB"
     )
-    for num_clients in options.clients:
-        for concurrency in options.concurrency:
-            row = {
-                "clients": num_clients, "concurrency": concurrency, "repeats": options.repeats,
-            }  # fmt: skip
-            settings = [f"--{name}={value}" for name, value in row.items()]
-            module = "experiments.benchmarks.virtual_time"
-            subprocess.run([sys.executable, "-m", module, "--one-row", *settings], check=True)
+    for clients, concurrency in product(options.clients, options.concurrency):
+        cells = in_new_process(measure, clients, concurrency, options.repeats)
+        print_row(f"{clients:,}", concurrency, *cells)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import pandas as pd
 import xarray as xr
 
 import fedjax_fair as ff
-from experiments.common import append_rows, options_of
+from experiments.common import append_rows, has_rows, options_of, read_rows
 from experiments.reproduction.adapters_plan import (
     COHORT,
     FEDERATIONS,
@@ -28,7 +28,6 @@ from experiments.reproduction.adapters_plan import (
     make_round,
 )
 from experiments.reproduction.adapters_results import chosen_rates, write_tables
-from experiments.reproduction.runs import load
 from fedjax_fair.benchmark.compute import count_flops
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import default_core_mesh
@@ -63,7 +62,7 @@ def tune(name: str, file: Path, data_dir: str | None) -> None:
     for method in runs.federation.methods:
         for rate in runs.federation.rates:
             key = {"federation": name, "algorithm": method, "learning_rate": rate}
-            if not is_known(file, key):
+            if not has_rows(read_rows(file), **key):
                 done = runs.train(method, rate, ROUNDS)
                 rows: Any = rows_of(done, {"accuracy": f"validation_{ACCURACY}"}).drop(
                     columns="seed"
@@ -75,9 +74,9 @@ def tune(name: str, file: Path, data_dir: str | None) -> None:
 def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
     """Trains every method with its step sizes, and appends one row per seed and evaluation."""
     runs = Runs(name, FEDERATIONS[name].seeds, data_dir)
-    for (method, rate), rounds in chosen_rates(load(files["tuning"]), name).items():
+    for (method, rate), rounds in chosen_rates(read_rows(files["tuning"]), name).items():
         key = {"federation": name, "algorithm": method, "learning_rate": rate}
-        if is_known(files["runs"], key):
+        if has_rows(read_rows(files["runs"]), **key):
             continue
         done = runs.train(method, rate, rounds)
         if rounds == ROUNDS:
@@ -87,17 +86,10 @@ def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
         append(files["runs"], key, rows_of(done, COLUMNS))
 
 
-def is_known(file: Path, key: dict[str, Any]) -> bool:
-    """Returns whether a file has rows of a method with a step size."""
-    known: Any = load(file)
-    return len(known) > 0 and bool((known[list(key)] == pd.Series(key)).all(axis=1).any())
-
-
 def append(file: Path, key: dict[str, Any], rows: pd.DataFrame) -> None:
     """Appends rows of a method with a step size to a file."""
-    known = load(file)
     keys = pd.DataFrame([key] * len(rows), rows.index)
-    append_rows(known if len(known) else pd.DataFrame(), keys.join(rows), file, digits=5)
+    append_rows(read_rows(file), keys.join(rows), file, digits=5)
 
 
 def rows_of(done: xr.Dataset, columns: dict[str, str]) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import optax
 from sklearn.datasets import load_digits
 
 import fedjax_fair as ff
+from experiments.reproduction.runs import federate
 from fedjax_fair.data import FederatedData
 from fedjax_fair.data.sources.shakespeare import find_shakespeare, read_roles
 from fedjax_fair.data.text.windows import characters, make_windows
@@ -24,7 +26,7 @@ __all__ = [
 ROUNDS, COHORT = 48, 5
 CLIENTS_PER_GROUP, GROUPS = 10, ("near", "far")
 """Groups of clients: near to the data of the base, and far from it."""
-ALPHA, VALIDATION_FRACTION, DIGITS_TEST_FRACTION = 0.3, 0.2, 0.4
+ALPHA, DIGITS_TEST_FRACTION = 0.3, 0.4
 NUM_BASE_DIGITS, LENGTH, WINDOWS = 300, 40, (100, 60)
 """Images of the base, characters of a window, and windows of a role for training and testing."""
 COMEDIES = (
@@ -92,7 +94,7 @@ def digits(data_dir: str | None, seeds: Sequence[int]) -> Loaded:
         ]
         parts = [np.split(client, [int(len(client) * DIGITS_TEST_FRACTION)]) for client in clients]
         test, train = zip(*parts, strict=True)
-        return _federate("digits", features, labels, train, test, 10, seed)
+        return _grouped(features, labels, train, test, seed, name="digits", num_classes=10)
 
     base = ff.data.from_arrays(features[of_base], labels[of_base], [range(len(of_base))])
     return base._replace(num_classes=10), ff.data.stack([partition(seed) for seed in seeds])
@@ -125,27 +127,13 @@ def shakespeare(data_dir: str | None, seeds: Sequence[int]) -> Loaded:
             [first + np.arange(*ends) for first in firsts]
             for ends in ((0, WINDOWS[0]), (WINDOWS[0], sum(WINDOWS)))
         )
-        arrays = windows.features, windows.labels
-        return _federate("shakespeare", *arrays, train, test, len(vocabulary), seed)
+        about = {"name": "shakespeare", "num_classes": len(vocabulary)}
+        return _grouped(windows.features, windows.labels, train, test, seed, **about)
 
     return base, ff.data.stack([partition(seed) for seed in seeds])
 
 
-def _federate(name, features, labels, train, test, num_classes, seed) -> FederatedData:
-    # All seeds share one array of examples, which `stack` requires.
-    return ff.data.from_arrays(
-        features,
-        labels,
-        list(train),
-        test_features=features,
-        test_labels=labels,
-        test_client_indices=list(test),
-        groups=np.repeat(np.arange(len(GROUPS)), CLIENTS_PER_GROUP),
-        num_classes=num_classes,
-        name=name,
-        validation_fraction=VALIDATION_FRACTION,
-        seed=seed,
-    )
+_grouped = partial(federate, groups=np.repeat(np.arange(len(GROUPS)), CLIENTS_PER_GROUP))
 
 
 class Method(NamedTuple):

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.common import markdown_table
+from experiments.common import format_interval, markdown_table, read_rows, write_study
 from experiments.reproduction import verdicts
 from experiments.reproduction.adapters_plan import ALL, FEDERATIONS, RANKS, ROUNDS
-from experiments.reproduction.runs import load
 from fedjax_fair.metrics import paired
-from fedjax_fair.results.intervals import format_number, format_p
+from fedjax_fair.results.intervals import format_p
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +26,6 @@ MEASURES = {
     "dissimilarity": "dissimilarity",
     "gap": "near less far",
 }
-ENDS = ["difference", "low", "high"]
 AT = ("equal rounds", "equal bytes", "equal mean")
 """Moments of full training that a method after its last round is compared with."""
 
@@ -146,14 +144,12 @@ def levels(runs: Any, tuning: Any, costs: Any) -> pd.DataFrame:
 
 def write_tables(file: Path) -> None:
     """Writes the tables as CSV and Markdown, and the figure, next to the file of runs."""
-    runs = load(file)
-    tuning, costs = (load(file.with_name(f"adapters-{part}.csv")) for part in ("tuning", "costs"))
+    runs, tuning, costs = (
+        read_rows(file.with_name(f"adapters-{part}.csv")) for part in ("runs", "tuning", "costs")
+    )
     table, means = summarize(runs, tuning), levels(runs, tuning, costs)
-    stem = file.with_name("adapters-tables")
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
-    stem.with_suffix(".md").write_text(markdown(table, means))
-    figure(runs, tuning, table).savefig(file.with_name("adapters.png"), dpi=90)
-    print(stem.with_suffix(".md").read_text())
+    figures = {"adapters": figure(runs, tuning, table)}
+    write_study(file.with_name("adapters-tables"), table, markdown(table, means), figures)
 
 
 def markdown(table: Any, means: Any) -> str:
@@ -176,12 +172,7 @@ def markdown(table: Any, means: Any) -> str:
         cells = []
         for (method, at), group in rows.groupby(["method", "at"], sort=False):
             by_measure = group.set_index("measure")
-            parts = [
-                "{} ({} to {})".format(
-                    *(format_number(value, "+.2f") for value in by_measure.loc[name, ENDS])
-                )
-                for name in MEASURES
-            ]
+            parts = [format_interval(by_measure.loc[name], "+.2f") for name in MEASURES]
             p = by_measure.loc["spread", "p_holm"]
             shown = at if at == "equal rounds" else f"{at}, round {group['rounds'].iloc[0]:.3g}"
             cells.append([method, shown, *parts, "" if np.isnan(p) else format_p(p)])

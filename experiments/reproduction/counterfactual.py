@@ -17,8 +17,7 @@ import pandas as pd
 import xarray as xr
 
 import fedjax_fair as ff
-from experiments.common import append_rows, options_of
-from experiments.reproduction.runs import load
+from experiments.common import append_rows, has_rows, options_of, read_rows
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.paper_presets import SELECTION_TABLES
@@ -53,8 +52,9 @@ def main() -> None:
     file = options.output / "counterfactual-mnist-runs.csv"
     if not options.only_write:
         for seed in options.seeds:
-            if seed not in set(load(file)["seed"]):
-                append_rows(load(file), measure(seed, options.tfds_dir), file)
+            known = read_rows(file)
+            if not has_rows(known, seed=seed):
+                append_rows(known, measure(seed, options.tfds_dir), file)
                 print(f"seed {seed}", flush=True)
     write_table(file)
 
@@ -78,7 +78,7 @@ def measure(seed: int, data_dir: str | None) -> pd.DataFrame:
 
 def write_table(file: Path) -> None:
     """Writes means over rounds with intervals over seeds, and the figure, next to the runs."""
-    rows = load(file)
+    rows = read_rows(file)
     measured: Any = rows.set_index(["algorithm", "seed", "training_round"]).to_xarray()
     # In round 0 UnionFL has no history.
     measured = measured.sel(algorithm=list(SELECTORS), training_round=slice(1, None))

@@ -8,13 +8,14 @@ Trains what the file of runs lacks, then writes the table.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import xarray as xr
 
-from experiments.common import markdown_table, options_of
+from experiments.common import markdown_table, options_of, write_study
 from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
 from fedjax_fair import results
@@ -47,10 +48,14 @@ def main() -> None:
 def write_table(data: str, file: Path) -> None:
     """Writes the table as CSV and Markdown next to the file of runs."""
     table = summarize(runs.collect(SETTINGS[data].methods, file))
-    stem = file.with_name(f"cross-{data}")
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.3f")
-    stem.with_suffix(".md").write_text(markdown(table))
-    print(stem.with_suffix(".md").read_text())
+    write_study(file.with_name(f"cross-{data}"), table, markdown(table), form="%.3f")
+
+
+def pairs_of(methods: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Returns the method without and the one with equitable weights, by selector."""
+    pairs = {name: (name, f"{name}+equitable") for name in methods}
+    pairs = {name: pair for name, pair in pairs.items() if pair[1] in methods}
+    return {"random": ("fedprox", "equitable"), **pairs}
 
 
 def summarize(measured: xr.Dataset) -> pd.DataFrame:
@@ -61,13 +66,8 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
     """
     at_end = results.final_metrics(measured, LAST)
     values = {name: 100 * at_end[metric] for name, metric in COLUMNS.items()}
-    selectors = {"random": ("fedprox", "equitable")} | {
-        name: (name, f"{name}+equitable")
-        for name in map(str, measured["algorithm"].values)
-        if f"{name}+equitable" in measured["algorithm"]
-    }
     rows = []
-    for selector, (alone, both) in selectors.items():
+    for selector, (alone, both) in pairs_of(measured["algorithm"].values.tolist()).items():
         row: dict[str, object] = {"selector": selector, "seeds": measured.sizes["seed"]}
         for name, over_seeds in values.items():
             seed_values = {

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from experiments.common import options_of
+from experiments.common import options_of, read_rows
 from experiments.reproduction import paper, runs, tables
 from experiments.reproduction.tables import Column, Layout
 from fedjax_fair.app.settings.paper_presets import ABLATIONS, PAPERS
@@ -171,7 +171,7 @@ def write_grid(file: Path) -> None:
 
 def summarize_grid(file: Path) -> pd.DataFrame:
     """Returns accuracy and sigma_acc in %, means over seeds and the last evaluations."""
-    rows = runs.load(file)
+    rows = read_rows(file)
     ends = rows[rows["round"].isin(sorted(set(rows["round"]))[-GRID_LAST:])]
     table = []
     for name, own in ends.groupby("algorithm", sort=False):
@@ -199,7 +199,7 @@ def write_table(data: str, file: Path) -> None:
     measured = short(runs.collect(methods, file))
     stem = file.parent / f"equitable-table-{data}"
     tables.write(stem, measured, LAYOUT, paper.EQUITABLE[data])
-    rows = runs.load(file)
+    rows = read_rows(file)
     done = {name: rows.loc[rows["algorithm"] == name, "seed"].nunique() for name in methods}
     most = [name for name in methods if done[name] == max(done.values())]
     if len(most) < len(methods):

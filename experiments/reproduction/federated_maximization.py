@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.common import append_rows, markdown_table, options_of
+from experiments.common import append_rows, markdown_table, options_of, read_rows
 from fedjax_fair.app.maximization_tasks import movielens
 from fedjax_fair.report.drawing import COLORS, style_axes
 from fedjax_fair.submodular import federated as fed
@@ -135,7 +135,8 @@ def run_missing(
         runs = seeds if _random(setting) else seeds[:1]
         found = method_comparison.compare(instance, matroid, ways, runs)
         seconds = time.perf_counter() - started
-        _append(_rows(name, k, setting, found.isel(algorithm=0), seconds), file)
+        rows = _rows(name, k, setting, found.isel(algorithm=0), seconds)
+        append_rows(_read(file), rows, file, digits=7)
         print(*_key(name, k, setting), f"{seconds:.1f} s", flush=True)
 
 
@@ -181,7 +182,7 @@ def _done(file: Path, seeds: tuple[int, ...]) -> set[tuple]:
 
 def _read(file: Path) -> pd.DataFrame:
     whole: Any = dict.fromkeys(Setting._fields[1:], "Int64")
-    return pd.read_csv(file, dtype=whole)
+    return read_rows(file, dtype=whole)
 
 
 def _rows(name: str, k: int, setting: Setting, found: Any, seconds: float) -> pd.DataFrame:
@@ -198,11 +199,6 @@ def _rows(name: str, k: int, setting: Setting, found: Any, seconds: float) -> pd
     rows["rounds_of_talk"] = int(found["rounds"])
     rows["seconds"] = round(seconds / len(rows), 2)
     return rows
-
-
-def _append(rows: pd.DataFrame, file: Path) -> None:
-    """Adds the runs of a setting to the file."""
-    append_rows(_read(file) if file.exists() else pd.DataFrame(), rows, file, digits=7)
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:

@@ -15,15 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.common import append_rows, markdown_table, options_of
-from experiments.reproduction import forests, runs
+from experiments.common import (
+    append_rows,
+    has_rows,
+    markdown_table,
+    options_of,
+    read_rows,
+    write_study,
+)
+from experiments.reproduction import forests
+from experiments.reproduction.runs import fit_method
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import AggregatorConfig, Config, DataConfig, TrainingConfig
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.metrics import paired
 from fedjax_fair.results import sensitive_groups
-from fedjax_fair.training.fit import fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,14 +58,10 @@ def main() -> None:
 
 def run_missing(name: str, alpha: float, file: Path, data_dir: str | None) -> None:
     """Trains the missing methods, all seeds of a method together, and appends their last values."""
-    feature, known = FEATURES[name], runs.load(file)
-    done = set()
-    if len(known):
-        is_here = (known["data"] == name) & (known["alpha"] == alpha)
-        done = set(known.loc[is_here, "algorithm"])
-    data = None
+    feature, data = FEATURES[name], None
     for method in METHODS:
-        if method in done:
+        known = read_rows(file)
+        if has_rows(known, data=name, alpha=alpha, algorithm=method):
             continue
         config = Config(
             methods=(method,),
@@ -79,23 +82,14 @@ def run_missing(name: str, alpha: float, file: Path, data_dir: str | None) -> No
         config = drop_unused_settings(presets.resolve(config))
         experiment = build(config) if data is None else build(config, data)
         data = experiment.data
-        measured = fit(
-            [experiment.rounds[method]] * len(SEEDS),
-            experiment.data,
-            rounds=ROUNDS,
-            seeds=SEEDS,
-            eval_every=ROUNDS,
-            train_loss=False,
-            mesh=experiment.mesh,
-        ).dataset.isel(round=-1)
+        measured = fit_method(experiment, method).isel(round=-1)
         gaps = sensitive_groups.gaps(measured, [feature])
         columns: Any = {"accuracy": measured["accuracy_mean_examples"].values.ravel()}
         for short, long in DIFFERENCES.items():
             columns[short] = gaps[long].values.ravel()
             columns[f"{short}_clients"] = gaps[f"client_{long}"].mean("client").values.ravel()
         rows = pd.DataFrame({"data": name, "alpha": alpha, "algorithm": method, "seed": SEEDS})
-        known = runs.load(file)
-        append_rows(known if len(known) else pd.DataFrame(), rows.assign(**columns), file)
+        append_rows(known, rows.assign(**columns), file)
         print(f"{name}, alpha {alpha:g}, {method}", flush=True)
 
 
@@ -125,17 +119,15 @@ def summarize(measured: Any) -> pd.DataFrame:
 
 def write_tables(file: Path) -> None:
     """Writes the table as CSV and Markdown next to the file of runs."""
-    table = summarize(runs.load(file))
-    stem = file.with_name("groups-tables")
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
-    stem.with_suffix(".md").write_text(markdown(table))
-    for name, drawn in figures(table).items():
-        drawn.savefig(file.with_name(f"groups-{name}.png"), dpi=90)
-    print(stem.with_suffix(".md").read_text())
+    table = summarize(read_rows(file))
+    write_study(file.with_name("groups-tables"), table, markdown(table), figures(table))
 
 
 def figures(table: Any) -> dict[str, Figure]:
-    """Draws, by data set, the differences of FairFed and FedFB to FedAvg; claims have p values."""
+    """Draws the differences of FairFed and FedFB to FedAvg, a file for each data set.
+
+    Claims have p values.
+    """
     drawn = {}
     for name, rows in table[table["method"].isin(CLAIMS)].groupby("data", sort=False):
         panels, rows = {}, rows.sort_values("method", kind="stable")
@@ -148,7 +140,7 @@ def figures(table: Any) -> dict[str, Figure]:
                 "p": rows["p_holm"].where(rows["method"].map(CLAIMS) == column),
                 "seeds": len(SEEDS),
             })  # fmt: skip
-        drawn[str(name)] = forests.share_axis(forests.draw(panels, "fedavg"))
+        drawn[f"groups-{name}"] = forests.share_axis(forests.draw(panels, "fedavg"))
     return drawn
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 import xarray as xr
 from sklearn.metrics import adjusted_rand_score
 
-from experiments.common import append_rows, options_of
+from experiments.common import append_rows, has_rows, options_of, read_rows
 from experiments.reproduction import methods_results
 from experiments.reproduction.methods_plan import (
     CHOICE_ROUNDS,
@@ -32,9 +32,9 @@ from experiments.reproduction.methods_plan import (
     TUNING_SEEDS,
     Federation,
 )
+from experiments.reproduction.runs import fit_method
 from fedjax_fair.app.build import build
 from fedjax_fair.data import ClientExamples, FederatedData
-from fedjax_fair.training.fit import fit
 
 
 def main() -> None:
@@ -48,21 +48,12 @@ def main() -> None:
     methods_results.write_tables(files["runs"])
 
 
-def _is_done(known: Any, federation: str, method: str) -> bool:
-    is_method = (known["algorithm"] == method) & (known["federation"] == federation)
-    return len(known) > 0 and bool(is_method.any())
-
-
-def _append(known: Any, rows: Any, file: Path) -> None:
-    append_rows(known if len(known) else pd.DataFrame(), rows, file)
-
-
 def tune(name: str, file: Path, data_dir: str | None) -> None:
     """Trains every method with every step size, and appends validation accuracies."""
     federation = FEDERATIONS[name]
     for method in federation.methods:
-        known = methods_results.load(file)
-        if _is_done(known, name, method):
+        known = read_rows(file)
+        if has_rows(known, federation=name, algorithm=method):
             continue
         rows = []
         for rate in RATES:
@@ -71,17 +62,17 @@ def tune(name: str, file: Path, data_dir: str | None) -> None:
             for seed in TUNING_SEEDS:
                 rows.append([name, method, rate, seed, float(accuracy.sel(seed=seed).mean())])
         columns = ["federation", "algorithm", "learning_rate", "seed", "validation_accuracy"]
-        _append(known, pd.DataFrame(rows, columns=columns), file)
+        append_rows(known, pd.DataFrame(rows, columns=columns), file)
         print(f"{name}, {method}: tuned", flush=True)
 
 
 def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
     """Trains every method with its step size, and appends one row per evaluation."""
     federation = FEDERATIONS[name]
-    rates = methods_results.chosen_rates(methods_results.load(files["tuning"]))
+    rates = methods_results.chosen_rates(read_rows(files["tuning"]))
     for method in federation.methods:
-        known = methods_results.load(files["runs"])
-        if _is_done(known, name, method):
+        known = read_rows(files["runs"])
+        if has_rows(known, federation=name, algorithm=method):
             continue
         done = _fit(federation, method, rates[name, method], SEEDS, ROUNDS, data_dir)
         rows: Any = done[[column for column in COLUMNS if column in done]].to_dataframe()
@@ -90,7 +81,7 @@ def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
             rows["agreement"] = rows["seed"].map({seed: agreement(done, seed) for seed in SEEDS})
         rows.insert(0, "algorithm", method)
         rows.insert(0, "federation", name)
-        _append(known, rows, files["runs"])
+        append_rows(known, rows, files["runs"])
         print(f"{name}, {method}: trained", flush=True)
 
 
@@ -119,15 +110,7 @@ def _fit(
     experiment = build(config)
     if federation.is_rotated:
         experiment = build(config, rotated(experiment.data))
-    return fit(
-        [experiment.rounds[method]] * len(seeds),
-        experiment.data,
-        rounds=rounds,
-        seeds=seeds,
-        eval_every=EVAL_EVERY if rounds == ROUNDS else rounds,
-        train_loss=False,
-        mesh=experiment.mesh,
-    ).dataset
+    return fit_method(experiment, method, eval_every=EVAL_EVERY if rounds == ROUNDS else rounds)
 
 
 def rotated(data: FederatedData) -> FederatedData:

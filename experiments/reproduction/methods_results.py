@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.common import markdown_table
-from experiments.reproduction import forests, runs
+from experiments.common import markdown_table, read_rows, write_study
+from experiments.reproduction import forests
 from experiments.reproduction.methods_plan import (
     COLUMNS,
     ENDPOINTS,
@@ -26,13 +26,7 @@ from fedjax_fair.results.intervals import format_number, format_p
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["chosen_rates", "figures", "load", "summarize", "target", "values_of", "write_tables"]
-
-
-def load(file: Path) -> Any:
-    """Reads a file of runs, which need not exist."""
-    known: Any = runs.load(file)
-    return known if "federation" in known else known.assign(federation="")
+__all__ = ["chosen_rates", "figures", "summarize", "target", "values_of", "write_tables"]
 
 
 def chosen_rates(tuning: Any) -> dict[tuple[str, str], float]:
@@ -120,19 +114,14 @@ def _agreements(measured: Any) -> pd.DataFrame:
 
 def write_tables(file: Path) -> None:
     """Writes tables of endpoints, and of means of all methods, next to the file of runs."""
-    measured = load(file)
-    tuning = load(file.with_name("methods-tuning.csv"))
+    measured, tuning = read_rows(file), read_rows(file.with_name("methods-tuning.csv"))
     table = summarize(measured, tuning)
-    stem = file.with_name("methods-endpoints")
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
-    stem.with_suffix(".md").write_text(markdown(table, measured, tuning))
-    for units, drawn in figures(table).items():
-        drawn.savefig(file.with_name(f"methods-{units}.png"), dpi=90)
-    print(stem.with_suffix(".md").read_text())
+    text, drawn = markdown(table, measured, tuning), figures(table)
+    write_study(file.with_name("methods-endpoints"), table, text, drawn)
 
 
 def figures(table: Any) -> dict[str, Figure]:
-    """Draws the differences of all endpoints with a reference, by their unit."""
+    """Draws the differences of all endpoints with a reference, a file for each unit."""
     own = table[table["reference"] != "-"]
     named = pd.DataFrame({
         "method": own["claim"] + " \N{MINUS SIGN} " + own["reference"] + ": " + own["endpoint"],
@@ -141,7 +130,7 @@ def figures(table: Any) -> dict[str, Figure]:
     })  # fmt: skip
     in_rounds = own["endpoint"].str.startswith("rounds")
     return {
-        units: forests.draw({"all endpoints": rows}, "the reference", units=units)
+        f"methods-{units}": forests.draw({"all endpoints": rows}, "the reference", units=units)
         for units, rows in (("points", named[~in_rounds]), ("rounds", named[in_rounds]))
     }
 

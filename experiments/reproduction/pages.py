@@ -22,7 +22,7 @@ import xarray as xr
 
 from experiments.common import markdown_table
 from experiments.reproduction import forests, paper, runs
-from experiments.reproduction.cross import SETTINGS
+from experiments.reproduction.cross import SETTINGS, pairs_of
 from experiments.reproduction.equitable import short, varied
 from fedjax_fair import results
 from fedjax_fair.app.settings.paper_presets import ABLATIONS, PAPERS, SELECTION_TABLES
@@ -302,11 +302,7 @@ def _crossed(data: str) -> list[xr.Dataset]:
         100 * runs.collect(config.methods, FOLDER / f"cross-{data}-runs.csv")["group_sigma_acc"]
     )
     measured = measured.sel(round=slice(1, None))
-    pairs = {"random": ("fedprox", "equitable")} | {
-        name: (name, f"{name}+equitable")
-        for name in config.methods
-        if f"{name}+equitable" in config.methods
-    }
+    pairs = pairs_of(config.methods)
     claim, found = Claim("", (), "", ("sigma_acc of groups", "")), []
     for endpoint, values in _endpoints(measured).items():
         own = [

@@ -17,18 +17,18 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from experiments.common import append_rows
+from experiments.common import KEYS, append_rows, read_rows
 from fedjax_fair.app.build import build
+from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.usage import drop_unused_settings
-from fedjax_fair.data import ClientExamples, FederatedData, stack
+from fedjax_fair.data import ClientExamples, FederatedData, from_arrays, stack
 from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit
 
-__all__ = ["collect", "held_out", "load", "run_missing", "train"]
+__all__ = ["collect", "federate", "fit_method", "held_out", "run_missing", "train"]
 
-KEYS = ["algorithm", "seed", "round"]
 SUMMARIES = (
     "accuracy_mean_clients",
     "accuracy_worst_10pct_class_based",
@@ -81,7 +81,7 @@ def run_missing(
             own = replace(config, methods=missing)
             of_rows = (summaries, of_rounds)
             for name, seed, rows in train(own, group, *of_rows, prepare, on_nonfinite):
-                append_rows(load(file), rows, file)
+                append_rows(read_rows(file), rows, file)
                 if seed == group[-1]:
                     print(f"{name}, seeds {group}: {rows.attrs['seconds']:.0f} s", flush=True)
 
@@ -105,18 +105,9 @@ def train(
     experiment = build(own)
     if prepare is not None:
         experiment = build(own, prepare(experiment.data))
-    for name, round in experiment.rounds.items():
+    for name in experiment.rounds:
         started = time.perf_counter()
-        done = fit(
-            [round] * len(seeds),
-            experiment.data,
-            rounds=experiment.config.training.rounds or 0,
-            seeds=seeds,
-            eval_every=own.training.eval_every or 1,
-            train_loss=False,
-            on_nonfinite=on_nonfinite,
-            mesh=experiment.mesh,
-        ).dataset
+        done = fit_method(experiment, name, on_nonfinite=on_nonfinite)
         for seed in seeds:
             rows = _rows(done.sel(seed=[seed]), summaries, of_rounds).reset_index()
             rows.insert(0, "seed", seed)
@@ -125,11 +116,26 @@ def train(
             yield name, seed, rows
 
 
+def fit_method(experiment: Experiment, name: str, **options: Any) -> xr.Dataset:
+    """Trains a method of an experiment with all seeds; ``options`` are further ones of ``fit``."""
+    training = experiment.config.training
+    options = {"eval_every": training.eval_every or 1, **options}
+    return fit(
+        [experiment.rounds[name]] * len(training.seeds),
+        experiment.data,
+        rounds=training.rounds or 0,
+        seeds=training.seeds,
+        train_loss=False,
+        mesh=experiment.mesh,
+        **options,
+    ).dataset
+
+
 def _missing(
     names: Iterable[str], seeds: Sequence[int], file: Path
 ) -> dict[tuple[int, ...], tuple[str, ...]]:
     """Methods by the seeds that they have not run."""
-    known = load(file)
+    known = read_rows(file)
     done = set(zip(known["algorithm"], known["seed"], strict=True))
     missing: dict[tuple[int, ...], tuple[str, ...]] = {}
     for name in dict.fromkeys(names):
@@ -137,6 +143,32 @@ def _missing(
         if group:
             missing[group] = (*missing.get(group, ()), name)
     return missing
+
+
+def federate(
+    features: np.ndarray,
+    labels: np.ndarray,
+    train: Iterable[np.ndarray],
+    test: Iterable[np.ndarray],
+    seed: int,
+    **options: Any,
+) -> FederatedData:
+    """Returns clients with some examples of two arrays, a fifth of the training ones held out.
+
+    All seeds share the arrays, which `fedjax_fair.data.stack` requires. ``options`` are further
+    ones of `fedjax_fair.data.from_arrays`.
+    """
+    return from_arrays(
+        features,
+        labels,
+        list(train),
+        test_features=features,
+        test_labels=labels,
+        test_client_indices=list(test),
+        validation_fraction=0.2,
+        seed=seed,
+        **options,
+    )
 
 
 def held_out(data: FederatedData) -> FederatedData:
@@ -168,13 +200,6 @@ def _of(examples: ClientExamples, client_indices: list[np.ndarray]) -> ClientExa
     return examples._replace(**arrays)
 
 
-def load(file: Path) -> pd.DataFrame:
-    """Reads a file of runs, which need not exist."""
-    if not file.exists():
-        return pd.DataFrame(columns=KEYS)
-    return pd.read_csv(file)
-
-
 def collect(names: Iterable[str], file: Path) -> xr.Dataset:
     """Returns runs of methods over ``algorithm``, ``seed`` and ``round``.
 
@@ -184,7 +209,7 @@ def collect(names: Iterable[str], file: Path) -> xr.Dataset:
         ValueError: If there is no such seed.
     """
     wanted = list(dict.fromkeys(names))
-    rows = load(file).query("algorithm in @wanted")
+    rows = read_rows(file).query("algorithm in @wanted")
     methods_of = rows.groupby("seed")["algorithm"].agg(set)
     seeds = [seed for seed, done in methods_of.items() if len(done) == len(wanted)]
     if not seeds:

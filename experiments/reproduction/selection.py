@@ -12,7 +12,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from experiments.common import options_of
+from experiments.common import options_of, read_rows
 from experiments.reproduction import paper, runs, tables
 from experiments.reproduction.tables import Column, Layout
 from fedjax_fair.app.settings.config import Config
@@ -56,7 +56,7 @@ def main() -> None:
         for config in chosen.values():
             seeds = range(options.seeds)
             runs.run_missing(config, config.methods, seeds, file, data_dir=options.tfds_dir)
-    trained = set(runs.load(file)["algorithm"])
+    trained = set(read_rows(file)["algorithm"])
     for name, config in chosen.items():
         if absent := set(config.methods) - trained:
             print(f"{name}: no table, because there are no runs of {', '.join(sorted(absent))}")

@@ -20,8 +20,8 @@ import pandas as pd
 from sklearn.datasets import load_digits
 
 import fedjax_fair as ff
-from experiments.common import append_rows, options_of
-from experiments.reproduction.runs import load
+from experiments.common import append_rows, has_rows, options_of, read_rows
+from experiments.reproduction.runs import federate
 from experiments.reproduction.slow_devices_results import write_tables
 from fedjax_fair.data import FederatedData
 from fedjax_fair.roles import Aggregator
@@ -49,7 +49,7 @@ MORE_RATES = tuple(np.geomspace(RATES[0], RATES[-1], 12).round(4).tolist())
 """As many settings for methods without one."""
 STEPS = (0.5, 1.0, 2.0)
 TUNING_SEEDS, SEEDS = tuple(range(1590, 1596)), tuple(range(1600, 1620))
-TEST_FRACTION, VALIDATION_FRACTION = 0.3, 0.2
+TEST_FRACTION = 0.3
 
 
 class Method(NamedTuple):
@@ -99,7 +99,7 @@ def main() -> None:
     if not options.only_write:
         for speeds, name in product(SLOW, options.only):
             run(speeds, name, files[0], METHODS[name].settings, TUNING_SEEDS)
-            run(speeds, name, files[1], [best_setting(load(files[0]), speeds, name)], SEEDS)
+            run(speeds, name, files[1], [best_setting(read_rows(files[0]), speeds, name)], SEEDS)
     write_tables(files[1])
 
 
@@ -114,8 +114,8 @@ def run(
     speeds: str, name: str, file: Path, settings: list[tuple[float, float]], seeds: Sequence[int]
 ) -> None:
     """Trains a method with all settings and seeds in one batch, unless the file has it."""
-    known: Any = load(file)
-    if len(known) and ((known["speeds"] == speeds) & (known["algorithm"] == name)).any():
+    known = read_rows(file)
+    if has_rows(known, speeds=speeds, algorithm=name):
         return
     started = time.perf_counter()
     runs = pd.DataFrame(
@@ -126,7 +126,7 @@ def run(
     rows = pd.concat([runs, done], axis=1)
     rows.insert(0, "algorithm", name)
     rows.insert(0, "speeds", speeds)
-    append_rows(known if len(known) else pd.DataFrame(), rows, file, digits=6)
+    append_rows(known, rows, file, digits=6)
     print(f"{speeds}, {name}, {len(runs)} runs: {time.perf_counter() - started:.0f} s", flush=True)
 
 
@@ -219,18 +219,7 @@ def partition(seed: int, is_final: bool) -> FederatedData:
     parts = [np.split(client, [int(len(client) * TEST_FRACTION)]) for client in clients]
     test, train = zip(*parts, strict=True)
     features = (pixels / 16).astype(np.float32)
-    data = ff.data.from_arrays(
-        features,
-        labels,
-        list(train),
-        test_features=features,
-        test_labels=labels,
-        test_client_indices=list(test),
-        num_classes=10,
-        name="digits",
-        validation_fraction=VALIDATION_FRACTION,
-        seed=seed,
-    )
+    data = federate(features, labels, train, test, seed, name="digits", num_classes=10)
     return data._replace(validation=None) if is_final else data
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.common import markdown_table
+from experiments.common import format_interval, markdown_table, read_rows, write_study
 from experiments.reproduction import verdicts
-from experiments.reproduction.runs import load
 from fedjax_fair.metrics import paired
-from fedjax_fair.results.intervals import format_mean, format_number, format_p, student
+from fedjax_fair.results.intervals import format_mean, format_p, student
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,13 +49,9 @@ def summarize(runs: Any) -> pd.DataFrame:
 
 def write_tables(file: Path) -> None:
     """Writes the tables as CSV and Markdown, and the figure, next to the file of runs."""
-    runs = load(file)
-    table = summarize(runs)
-    stem = file.with_name("slow-devices-tables")
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
-    stem.with_suffix(".md").write_text(markdown(runs, table))
-    figure(runs).savefig(file.with_name("slow-devices.png"), dpi=90)
-    print(stem.with_suffix(".md").read_text())
+    runs = read_rows(file)
+    table, stem = summarize(runs), file.with_name("slow-devices-tables")
+    write_study(stem, table, markdown(runs, table), {"slow-devices": figure(runs)})
 
 
 def markdown(runs: Any, table: Any) -> str:
@@ -100,15 +95,7 @@ def _differences(table: Any) -> list[str]:
     cells = []
     for method, group in table.groupby("method", sort=False):
         rows = group.set_index("measure")
-        slow, fast, *late = (
-            "{} ({} to {})".format(
-                *(
-                    format_number(value, "+.1f")
-                    for value in rows.loc[name, ["difference", "low", "high"]]
-                )
-            )
-            for name in MEASURES
-        )
+        slow, fast, *late = (format_interval(rows.loc[name], "+.1f") for name in MEASURES)
         claim = rows.loc[CLAIM]
         cells.append([method, slow, format_p(claim["p_holm"]), claim["verdict"], fast, *late])
     return markdown_table(headings, cells)

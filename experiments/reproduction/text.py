@@ -16,7 +16,14 @@ import numpy as np
 import pandas as pd
 
 import fedjax_fair as ff
-from experiments.common import append_rows, markdown_table, options_of
+from experiments.common import (
+    append_rows,
+    has_rows,
+    markdown_table,
+    options_of,
+    read_rows,
+    write_study,
+)
 from experiments.reproduction import forests
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
 
 CONFIG = presets.PRESETS["shakespeare"].config
 STEM = "text-shakespeare"
-KEYS = ["algorithm", "seed"]
 RESAMPLES = 10_000
 """Draws of roles for the intervals over roles."""
 
@@ -51,8 +57,8 @@ def run_missing(file: Path, data_dir: str | None, config: Any = CONFIG) -> None:
     data, training = experiment.data, experiment.config.training
     for seed in training.seeds:
         for name, method in experiment.rounds.items():
-            known = _load(file)
-            if (name, seed) in set(zip(known["algorithm"], known["seed"], strict=True)):
+            known = read_rows(file)
+            if has_rows(known, algorithm=name, seed=seed):
                 continue
             started = time.perf_counter()
             run = ff.fit(
@@ -79,18 +85,11 @@ def run_missing(file: Path, data_dir: str | None, config: Any = CONFIG) -> None:
             print(f"{name}, seed {seed}: {time.perf_counter() - started:.0f} s", flush=True)
 
 
-def _load(file: Path) -> pd.DataFrame:
-    return pd.read_csv(file) if file.exists() else pd.DataFrame(columns=KEYS)
-
-
 def write_table(file: Path) -> None:
     """Writes the table as CSV and Markdown next to the file of runs."""
-    table = summarize(_load(file))
-    stem = file.with_name(STEM)
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4f")
-    stem.with_suffix(".md").write_text(markdown(table))
-    figure(table).savefig(stem.with_suffix(".png"), dpi=90)
-    print(stem.with_suffix(".md").read_text())
+    table = summarize(pd.read_csv(file))
+    figures = {STEM: figure(table)}
+    write_study(file.with_name(STEM), table, markdown(table), figures, form="%.4f")
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:

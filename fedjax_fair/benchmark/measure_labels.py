@@ -32,47 +32,72 @@ class Measure(NamedTuple):
         unit: Unit of a value.
         scale: Factor from stored values to the unit.
         digits: Decimals.
+        about: What it is.
     """
 
     label: str
     unit: str
     scale: float
     digits: int
+    about: str
 
 
-def _percent(label: str) -> Measure:
-    return Measure(label, "%", 100.0, 1)
+_UNSEEN = "global model on clients that never trained"
+_ADAPTED = "after local steps on the unseen client"
+_POOLED = "largest difference of two groups, all clients together"
+_WITHIN = "mean of the differences within clients"
 
 
-def _points(label: str) -> Measure:
-    return Measure(label, "points", 100.0, 1)
+def _percent(label: str, about: str) -> Measure:
+    return Measure(label, "%", 100.0, 1, about)
+
+
+def _points(label: str, about: str) -> Measure:
+    return Measure(label, "points", 100.0, 1, about)
 
 
 MEASURES = {
-    "accuracy": _percent("accuracy"),
-    "worst_10pct": _percent("worst 10%"),
-    "standard_deviation": _points("SD"),
-    "noise_floor": _points("SD by chance"),
-    "dissimilarity": _points("dissimilarity"),
-    "gini": Measure("Gini", "0 to 1", 1.0, 3),
-    "loss": Measure("loss", "nats", 1.0, 3),
-    "worse_than_local_converged": Measure("worse than local_converged", "% of clients", 100.0, 1),
-    "worse_than_fine_tuned": Measure("worse than fine_tuned", "% of clients", 100.0, 1),
-    "unseen_accuracy": _percent("unseen clients"),
-    "unseen_worst_10pct": _percent("unseen worst 10%"),
-    "adapted_accuracy": _percent("adapted"),
-    "adapted_worst_10pct": _percent("adapted worst 10%"),
-    "demographic_parity_difference": _points("demographic parity"),
-    "equal_opportunity_difference": _points("equal opportunity"),
-    "client_demographic_parity_difference": _points("demographic parity per client"),
-    "client_equal_opportunity_difference": _points("equal opportunity per client"),
-    "megabytes_up": Measure("upload", "MB", 1.0, 1),
-    "megabytes_down": Measure("download", "MB", 1.0, 1),
-    "rounds_to_target": Measure("rounds to target", "rounds", 1.0, 0),
-    "megabytes_to_target": Measure("MB to target", "MB", 1.0, 1),
-    "relative_compute": Measure("compute", "times fedavg", 1.0, 2),
-    "trained_share": Measure("trained", "% of parameters", 100.0, 1),
-}
+    "accuracy": _percent("accuracy", "mean over clients"),
+    "worst_10pct": _percent("worst 10%", "mean over the 10% least accurate clients"),
+    "standard_deviation": _points("SD", "standard deviation of accuracy over clients"),
+    "noise_floor": _points(
+        "SD by chance", "SD if all clients were equally accurate, by finite test sets"
+    ),
+    "dissimilarity": _points("dissimilarity", "mean difference of two clients"),
+    "gini": Measure("Gini", "0 to 1", 1.0, 3, "Gini index of accuracies of clients"),
+    "loss": Measure("loss", "nats", 1.0, 3, "mean over clients"),
+    "worse_than_local_converged": Measure(
+        "worse than local_converged", "% of clients", 100.0, 1,
+        "clients with lower accuracy than with own training until convergence",
+    ),
+    "worse_than_fine_tuned": Measure(
+        "worse than fine_tuned", "% of clients", 100.0, 1,
+        "clients with lower accuracy than with the fine-tuned model of fedavg",
+    ),
+    "unseen_accuracy": _percent("unseen clients", _UNSEEN),
+    "unseen_worst_10pct": _percent("unseen worst 10%", _UNSEEN),
+    "adapted_accuracy": _percent("adapted", _ADAPTED),
+    "adapted_worst_10pct": _percent("adapted worst 10%", _ADAPTED),
+    "demographic_parity_difference": _points("demographic parity", _POOLED),
+    "equal_opportunity_difference": _points("equal opportunity", _POOLED),
+    "client_demographic_parity_difference": _points("demographic parity per client", _WITHIN),
+    "client_equal_opportunity_difference": _points("equal opportunity per client", _WITHIN),
+    "megabytes_up": Measure("upload", "MB", 1.0, 1, "all clients, whole training"),
+    "megabytes_down": Measure("download", "MB", 1.0, 1, "all clients, whole training"),
+    "rounds_to_target": Measure(
+        "rounds to target", "rounds", 1.0, 0, "until the stated mean accuracy"
+    ),
+    "megabytes_to_target": Measure(
+        "MB to target", "MB", 1.0, 1, "of all clients until the stated mean accuracy"
+    ),
+    "relative_compute": Measure(
+        "compute", "times fedavg", 1.0, 2,
+        "floating-point operations in products of training, of clients and server",
+    ),
+    "trained_share": Measure(
+        "trained", "% of parameters", 100.0, 1, "of methods that train a part of the network"
+    ),
+}  # fmt: skip
 """Measures by name, in the order of columns."""
 
 _NAMES = list(MEASURES)
@@ -96,7 +121,8 @@ def measure_of(federation: str, name: str) -> Measure:
     if quantity == ACCURACY or name not in _OF_QUANTITY:
         return measure
     label = measure.label.replace("accuracy", quantity.heading)
-    return Measure(label, "" if quantity.unit == "1" else quantity.unit, 1.0, 3)
+    shown_unit = "" if quantity.unit == "1" else quantity.unit
+    return measure._replace(label=label, unit=shown_unit, scale=1.0, digits=3)
 
 
 def heading(federation: str, name: str) -> str:

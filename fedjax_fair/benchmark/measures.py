@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair import results
-from fedjax_fair.benchmark.equal_compute import at_round
 from fedjax_fair.benchmark.federations import FEDERATIONS, quantity_of, variables_of
 from fedjax_fair.benchmark.protocol import BASELINE, CRITERIA, PARITY, STOPPED, VERSION
 from fedjax_fair.metrics import fairness
@@ -29,6 +29,7 @@ __all__ = [
     "CONSTANTS",
     "REFERENCES",
     "Final",
+    "at_round",
     "clients",
     "constants",
     "curves",
@@ -137,6 +138,37 @@ def _serving(dataset: xr.Dataset, places: list[int]) -> tuple[str, xr.Dataset]:
     is_personalized = str(serving["algorithm"].values[0]).endswith(MARK)
     model = "personalized" if is_personalized else "global"
     return model, serving.isel(algorithm=0, drop=True)
+
+
+def at_round(dataset: xr.Dataset, at: float) -> xr.Dataset | None:
+    """Returns results after a number of rounds, which may lie between two evaluations.
+
+    Numbers are linear in the logarithm of the round. After the last evaluation they stay.
+
+    Args:
+        dataset: Results over ``round``, with the evaluation before training.
+        at: Number of rounds, such as the rounds of the budget divided by the operations of a round
+            relative to those of FedAvg.
+
+    Returns:
+        Results without ``round``; None if there is no model within so few rounds: they end before
+        the first evaluation after training.
+    """
+    rounds = dataset["round"].values
+    if at < rounds[1]:
+        return None
+    high = min(int(np.searchsorted(rounds, at)), len(rounds) - 1)
+    before, after = (dataset.isel(round=place, drop=True) for place in (max(1, high - 1), high))
+    if high == 1 or at >= rounds[high]:
+        return after
+    weight = math.log(at / rounds[high - 1]) / math.log(rounds[high] / rounds[high - 1])
+    return after.assign(
+        {
+            name: before[name] + weight * (values - before[name])
+            for name, values in after.data_vars.items()
+            if "round" in dataset[name].dims and values.dtype.kind in "iuf"
+        }
+    )
 
 
 def table(found: list[Final]) -> pd.DataFrame:

@@ -30,7 +30,6 @@ SETTINGS = 8
 
 RANGE_SEED = 1000
 """Seed of the runs that find the window of step sizes."""
-_FIRST_TUNING, _FIRST_FINAL = 1300, 1200
 
 USED_SEEDS = {"1.0": (*range(3), *range(100, 116)), "1.1": (*range(3), *range(100, 116))}
 """Seeds of earlier versions, which no phase of this one uses."""
@@ -49,6 +48,7 @@ class Track(NamedTuple):
         variant_methods: Default methods on them.
         one_run_at_a_time: Whether each run is trained, and saved, alone. It pays where a run keeps
             the device busy for long. Otherwise as many runs as blocks are trained together.
+        first_seeds: First tuning seed, and first final seed.
     """
 
     federations: tuple[str, ...]
@@ -58,16 +58,17 @@ class Track(NamedTuple):
     variants: tuple[str, ...] = ()
     variant_methods: tuple[str, ...] = ()
     one_run_at_a_time: bool = False
+    first_seeds: tuple[int, int] = (1300, 1200)
 
     @property
     def tuning_seeds(self) -> tuple[int, ...]:
         """The seed of the tuning runs of each block."""
-        return tuple(range(_FIRST_TUNING, _FIRST_TUNING + self.num_blocks))
+        return tuple(range(self.first_seeds[0], self.first_seeds[0] + self.num_blocks))
 
     @property
     def final_seeds(self) -> tuple[int, ...]:
         """The seed of the reported runs of each block."""
-        return tuple(range(_FIRST_FINAL, _FIRST_FINAL + self.num_blocks))
+        return tuple(range(self.first_seeds[1], self.first_seeds[1] + self.num_blocks))
 
     @property
     def seeds(self) -> dict[str, tuple[int, ...]]:

@@ -29,9 +29,13 @@ __all__ = ["FIGURES", "curves", "ranking", "tradeoffs", "unsurpassed", "write_fi
 _AXES = ("standard_deviation", "accuracy")
 _COLUMNS, _LEGEND_COLUMNS = 3, 4
 _MARKERS = ("o", "s", "^", "D")
-_LOOKS: Any = tuple((color, dash) for dash in ("-", "--", ":", "-.") for color in drawing.COLORS)
+_LOOKS: Any = tuple(
+    {"color": color, "linestyle": dash}
+    for dash in ("-", "--", ":", "-.")
+    for color in drawing.COLORS
+)
 """Colors and dashes of curves, as many as can be told apart."""
-_LOOK_OF_OTHERS: Any = ("0.8", "-")
+_LOOK_OF_OTHERS: Any = {"color": "0.8", "linestyle": "-"}
 
 
 def write_figures(contents: Contents, folder: Path) -> list[Path]:
@@ -93,21 +97,18 @@ def tradeoffs(contents: Contents) -> Figure | None:
     for axes, name in panels:
         rows = contents.results[contents.results["federation"] == name]
         for row in rows.to_dict("records"):
-            place = kinds.index(row["kind"])
-            color = drawing.COLORS[place % len(drawing.COLORS)]
-            marker = _MARKERS[place % len(_MARKERS)]
-            at = _place(row)
+            look, at = _marker(kinds.index(row["kind"])), _place(row)
             bars = _place({key: row.get(f"{key}_half", np.nan) for key in _AXES} | {
                 "federation": name})  # fmt: skip
             axes.errorbar(
-                *at, xerr=bars[0], yerr=bars[1], fmt=marker, color=color, markersize=5,
-                elinewidth=0.7, markerfacecolor="white" if row["is_reference"] else color,
+                *at, xerr=bars[0], yerr=bars[1], **look, markersize=5, elinewidth=0.7,
+                markerfacecolor="white" if row["is_reference"] else look["color"],
             )  # fmt: skip
         labeled = unsurpassed(rows)
         _label(axes, rows[rows["method"].isin(labeled)].to_dict("records"))
         axes.set_xlabel(heading(name, _AXES[0]).replace("SD", "SD over clients"), size=8)
     _label_levels(panels)
-    _legend_of_kinds(figure, kinds)
+    _draw_legend(figure, dict(zip(kinds, map(_marker, range(len(kinds))), strict=True)))
     return figure
 
 
@@ -164,25 +165,25 @@ def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
             taken.append(box)
 
 
-def _legend_of_kinds(figure: Figure, kinds: list[str]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], linestyle="", color=drawing.COLORS[place % len(drawing.COLORS)],
-               marker=_MARKERS[place % len(_MARKERS)],
-               label=drawing.escape_mathtext(kind))
-        for place, kind in enumerate(kinds)
-    ]  # fmt: skip
-    _draw_legend(figure, handles)
+def _marker(place: int) -> dict[str, str]:
+    """Returns the look of the markers of a kind of methods, or of a measure."""
+    color = drawing.COLORS[place % len(drawing.COLORS)]
+    return {"linestyle": "", "color": color, "marker": _MARKERS[place % len(_MARKERS)]}
 
 
 def _draw_legend(
     figure: Figure,
-    handles: list[Any],
+    looks: Mapping[str, Any],
     columns: int = _LEGEND_COLUMNS,
     size: float = 8,
     title: str | None = None,
 ) -> None:
+    """Draws the looks of lines by their labels."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], **look, label=drawing.escape_mathtext(name)) for name, look in looks.items()
+    ]
     figure.legend(
         handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=size,
         title=title, title_fontsize=size,
@@ -217,18 +218,12 @@ def _pairs(contents: Contents, names: tuple[str, str], label: str) -> Figure | N
             ]
             axes.plot(ends, [height, height], color="0.75", linewidth=1, zorder=1)
             for place, end in enumerate(ends):
-                axes.plot(end, height, _MARKERS[place], color=drawing.COLORS[place], markersize=4.5)
+                axes.plot(end, height, **_marker(place), markersize=4.5)
         labels = [drawing.escape_mathtext(name) for name in methods]
         axes.set_yticks(range(len(methods)), labels, size=7)
         axes.set_ylim(len(methods) - 0.5, -0.5)
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], linestyle="", color=drawing.COLORS[place], marker=_MARKERS[place],
-               label=MEASURES[name].label)
-        for place, name in enumerate(names)
-    ]  # fmt: skip
-    _draw_legend(figure, handles, columns=2, title=label)
+    looks = {MEASURES[name].label: _marker(place) for place, name in enumerate(names)}
+    _draw_legend(figure, looks, columns=2, title=label)
     return figure
 
 
@@ -244,24 +239,18 @@ def curves(contents: Contents) -> Figure | None:
         table = contents.curves[contents.curves["federation"] == federation]
         for name, rows in table.groupby("method", sort=False):
             rows = rows.sort_values("round")
-            color, dash = looks.get(str(name), _LOOK_OF_OTHERS)
+            look = looks.get(str(name), _LOOK_OF_OTHERS)
             scale = measure_of(federation, RANKED[0]).scale
             at = rows["round"].to_numpy(float)
             marker = "o" if len(at) == 1 else None
-            axes.plot(at, scale * rows["accuracy"], color=color, linestyle=dash, marker=marker,
-                      linewidth=1.2, markersize=3, zorder=2 if name in looks else 1)  # fmt: skip
+            axes.plot(at, scale * rows["accuracy"], **look, marker=marker, linewidth=1.2,
+                      markersize=3, zorder=2 if name in looks else 1)  # fmt: skip
             if name in looks:
-                axes.fill_between(at, scale * rows["low"], scale * rows["high"], color=color,
-                                  alpha=0.1, linewidth=0)  # fmt: skip
+                axes.fill_between(at, scale * rows["low"], scale * rows["high"],
+                                  color=look["color"], alpha=0.1, linewidth=0)  # fmt: skip
         axes.set_xlabel("round", size=8)
     _label_levels(panels, "validation ")
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color=color, linestyle=dash, label=drawing.escape_mathtext(name))
-        for name, (color, dash) in named.items()
-    ]
-    _draw_legend(figure, handles, size=7)
+    _draw_legend(figure, named, size=7)
     return figure
 
 

@@ -20,14 +20,13 @@ from fedjax_fair.benchmark.report_contents import (
     shown_measures,
     unit_of,
 )
-from fedjax_fair.results.comparison_table import latex_table
+from fedjax_fair.results.comparison_table import latex, markdown
 from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.intervals import format_number, format_p
 from fedjax_fair.results.tables import Table
 from fedjax_fair.utils.terminal import escape_control_chars
 
-__all__ = ["ORDER_LABELS", "comparison_tables", "latex", "markdown", "result_tables"]
-__all__ += ["verdict_of", "write_tables"]
+__all__ = ["ORDER_LABELS", "comparison_tables", "result_tables", "verdict_of", "write_tables"]
 
 ORDER_LABELS = {
     "accuracy": "accuracy",
@@ -84,32 +83,6 @@ def comparison_tables(contents: Contents) -> dict[str, Table]:
 def result_tables(contents: Contents, among: Collection[str]) -> list[Table]:
     """Returns a table of some measures for each federation, with a row per method."""
     return [_results(contents, name, among) for name in contents.federations]
-
-
-def markdown(table: Table) -> str:
-    r"""Formats a table as Markdown, with its title and note as text.
-
-    Examples:
-        >>> print(markdown(Table("Title", ("a", "b"), [("x|y", "1.0")], "Note.")))
-        Title. Note.
-        <BLANKLINE>
-        | a | b |
-        |---|---:|
-        | x\|y | 1.0 |
-        <BLANKLINE>
-    """
-
-    def line(cells: tuple[str, ...]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-    dashes = "|---|" + "---:|" * (len(table.headings) - 1)
-    rows = [line(table.headings), dashes, *map(line, table.rows)]
-    return "\n".join([f"{table.title}. {table.note}", "", *rows, ""])
-
-
-def latex(table: Table) -> str:
-    """Formats a table for LaTeX's package booktabs, with its title and note as caption."""
-    return latex_table(f"{table.title}. {table.note}", [table.headings, *table.rows])
 
 
 def _results(contents: Contents, federation: str, among: Collection[str]) -> Table:

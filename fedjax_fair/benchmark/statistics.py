@@ -7,13 +7,13 @@ these federations only. Tables of measures are as of `measures.table`.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedjax_fair.benchmark.federations import quantity_of
+from fedjax_fair.metrics import paired
 from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.utils import checks
 
@@ -48,7 +48,6 @@ OVERALL = "overall"
 _POWER = 0.8
 _MIN_BLOCKS = 6
 """The signs of fewer blocks give no p value below `LEVEL`."""
-_MAX_BLOCKS = 2**20
 _MAX_FLIPPED = 20
 """Blocks whose signs are enumerated, at most."""
 
@@ -345,20 +344,14 @@ def blocks_needed(
         >>> blocks_needed(deviation=1.0, difference=0.5, threshold=3.5)
         82.0
     """
-    from scipy.special import nctdtr, ndtr, stdtrit
+    from scipy.special import ndtr, stdtrit
 
     if np.isnan(deviation) or np.isinf(threshold):
         return np.nan
 
-    def is_enough(blocks: int) -> bool:
+    def test(blocks: int) -> tuple[float, float, float]:
         error = np.hypot(deviation / np.sqrt(blocks), np.nan_to_num(se_pool))
         shift = difference / error if error > 0 else np.inf
-        if shift > 30:  # The power is 1, and `nctdtr` fails.
-            return True
-        limit = -stdtrit(blocks - 1, ndtr(-threshold))
-        return bool(1 - nctdtr(blocks - 1, shift, limit) >= _POWER)
+        return shift, blocks - 1, -stdtrit(blocks - 1, ndtr(-threshold))
 
-    if not is_enough(_MAX_BLOCKS):
-        return np.inf
-    tried = range(_MIN_BLOCKS, _MAX_BLOCKS)
-    return float(_MIN_BLOCKS + bisect.bisect_left(tried, True, key=is_enough))
+    return paired.runs_needed(test, _POWER, at_least=_MIN_BLOCKS)

@@ -22,8 +22,8 @@ from fedjax_fair.app.settings.named_methods import method_settings, resolve_meth
 from fedjax_fair.app.settings.names import change
 from fedjax_fair.benchmark import run_cells, tuning
 from fedjax_fair.benchmark.compute import count_flops
-from fedjax_fair.benchmark.equal_compute import at_round
 from fedjax_fair.benchmark.federations import Federation, variables_of
+from fedjax_fair.benchmark.measures import at_round
 from fedjax_fair.benchmark.plugin_methods import needs_groups
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import PARITY, RANGE_SEED, SETTINGS, VERSION, Track

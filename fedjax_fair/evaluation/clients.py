@@ -28,8 +28,8 @@ from fedjax_fair.evaluation.sensitive_group_sums import (
     example_values,
     personalized_group_sums,
     sum_sensitive_groups,
-    to_group_sums,
     undefined_sums,
+    with_calibration,
 )
 from fedjax_fair.evaluation.sums import (
     client_sum,
@@ -325,8 +325,8 @@ def _all_client_performance(
     if sensitive_groups is not None and sensitive_values is not None:
         groups, labels = sensitive_groups.of(examples, indices), examples.labels[indices]
         sizes = examples.num_clients, sensitive_groups.number, num_classes
-        group_sums = sum_sensitive_groups(sensitive_values, labels, groups, owners, *sizes)
-        group_sums = to_group_sums(collectives.all_reduce(examples, group_sums))
+        of_groups = sum_sensitive_groups(sensitive_values, labels, groups, owners, *sizes)
+        group_sums = with_calibration(*collectives.all_reduce(examples, of_groups))
     accuracy = values.accuracy if accuracy is None else accuracy
     sums = sum_by_owner(values, owners, examples)
     is_owned = owners < examples.num_clients

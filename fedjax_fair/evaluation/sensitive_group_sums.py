@@ -20,12 +20,11 @@ from fedjax_fair.roles import GroupSums, Model, Variables
 
 __all__ = [
     "ExampleValues",
-    "SensitiveGroupSums",
     "example_values",
     "personalized_group_sums",
     "sum_sensitive_groups",
-    "to_group_sums",
     "undefined_sums",
+    "with_calibration",
 ]
 
 _BINS = 10
@@ -49,22 +48,8 @@ class ExampleValues(NamedTuple):
     score: Float[Array, " chunk"] | None = None
 
 
-class SensitiveGroupSums(NamedTuple):
-    """Sums of `ExampleValues` by client and group.
-
-    Attributes:
-        examples: Numbers of examples.
-        correct: Numbers of correct predictions.
-        loss: Sums of losses.
-        counts: Numbers by label and prediction; None without classes.
-        bins: Examples, positive labels and scores by bin of the score, of all clients; or None.
-    """
-
-    examples: Float[Array, "clients groups"]
-    correct: Float[Array, "clients groups"]
-    loss: Float[Array, "clients groups"]
-    counts: Int[Array, "clients groups classes classes"] | None
-    bins: Float[Array, "groups bins 3"] | None
+Bins = Float[Array, "groups bins 3"]
+"""Examples, positive labels and sums of scores by bin of the score, of all clients."""
 
 
 def example_values(
@@ -96,8 +81,11 @@ def sum_sensitive_groups(
     num_clients: int,
     num_groups: int,
     num_classes: int,
-) -> SensitiveGroupSums:
-    """Sums values by client and group; owners of padding are ``num_clients``."""
+) -> tuple[GroupSums, Bins | None]:
+    """Sums values by client and group; owners of padding are ``num_clients``.
+
+    The second result is None without scores.
+    """
     num_cells = num_clients * num_groups
     cells = jnp.where(owners < num_clients, owners * num_groups + groups, num_cells)
 
@@ -118,15 +106,15 @@ def sum_sensitive_groups(
         columns = (values.examples, labels.astype(values.score.dtype), values.score)
         bins = jax.ops.segment_sum(jnp.stack(columns, axis=1), index, num_groups * _BINS)
         bins = bins.reshape(num_groups, _BINS, 3)
-    return SensitiveGroupSums(
-        total(values.examples), total(values.correct), total(values.loss), counts, bins
-    )
+    sums = (total(each) for each in (values.examples, values.correct, values.loss))
+    return GroupSums(*sums, counts), bins
 
 
-def to_group_sums(sums: SensitiveGroupSums) -> GroupSums:
-    """Computes calibration errors from complete sums."""
-    calibration = None if sums.bins is None else calibration_error(*jnp.unstack(sums.bins, axis=2))
-    return GroupSums(sums.examples, sums.correct, sums.loss, sums.counts, calibration)
+def with_calibration(sums: GroupSums, bins: Bins | None) -> GroupSums:
+    """Adds calibration errors, from the bins of all clients."""
+    if bins is None:
+        return sums
+    return sums._replace(calibration_error=calibration_error(*jnp.unstack(bins, axis=2)))
 
 
 def personalized_group_sums(
@@ -154,10 +142,9 @@ def personalized_group_sums(
 
     variables = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
     client_bytes = model.client_bytes(variables)
-    sums = map_sums(sum_fn_of, lambda sums, size: sums, examples, client_bytes=client_bytes)
-    bins = None if sums.bins is None else jnp.sum(sums.bins, axis=0)
-    of_clients = jax.tree.map(lambda leaf: leaf[:, 0], sums._replace(bins=None))
-    return to_group_sums(of_clients._replace(bins=bins))
+    sums, bins = map_sums(sum_fn_of, lambda sums, size: sums, examples, client_bytes=client_bytes)
+    of_clients = jax.tree.map(lambda leaf: leaf[:, 0], sums)
+    return with_calibration(of_clients, None if bins is None else jnp.sum(bins, axis=0))
 
 
 def undefined_sums(sums: GroupSums) -> GroupSums:

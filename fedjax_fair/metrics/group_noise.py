@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from fedjax_fair.metrics.group_fairness import CRITERIA, difference
 from fedjax_fair.utils import checks
 
-__all__ = ["Interval", "expected_difference", "expected_largest", "interval"]
+__all__ = ["Interval", "expected_difference", "expected_largest", "interval", "known_mean"]
 
 _MAX_VALUES = 4_000_000
 """Simulated counts in memory."""
@@ -65,7 +65,7 @@ def expected_difference(
         >>> round(float(expected_difference("demographic_parity", counts)), 1)
         0.1
     """
-    return _known_mean(_simulate(criterion, counts, pooled, draws))
+    return known_mean(_simulate(criterion, counts, pooled, draws), axis=0)
 
 
 def expected_largest(
@@ -86,7 +86,7 @@ def expected_largest(
     values = _simulate(criterion, counts, None, draws)
     is_known = ~np.isnan(values)
     largest = np.where(is_known, values, -np.inf).max(axis=-1)
-    return _known_mean(np.where(is_known.any(axis=-1), largest, np.nan))
+    return known_mean(np.where(is_known.any(axis=-1), largest, np.nan), axis=0)
 
 
 def _simulate(
@@ -118,10 +118,10 @@ def _simulate(
     return _evaluate(criterion, cells)
 
 
-def _known_mean(values: Float[np.ndarray, "draws *batch"]) -> Float[np.ndarray, "*batch"]:
-    """Averages over draws, without NaN; NaN if there is nothing else."""
-    is_defined = ~np.isnan(values)
-    total, number = np.where(is_defined, values, 0).sum(axis=0), is_defined.sum(axis=0)
+def known_mean(values: np.ndarray, axis: int) -> np.ndarray:
+    """Averages over an axis, without NaN; NaN if there is nothing else."""
+    is_known = ~np.isnan(values)
+    total, number = np.where(is_known, values, 0).sum(axis=axis), is_known.sum(axis=axis)
     return np.divide(total, number, out=np.full(total.shape, np.nan), where=number > 0)
 
 

@@ -6,17 +6,26 @@ Runs with the same seeds are compared as pairs (`interval` of the differences), 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_fair.utils import checks
 
-__all__ = ["Difference", "bootstrap", "effect_size", "holm", "interval", "seeds_needed", "welch"]
+__all__ = [
+    "Difference",
+    "bootstrap",
+    "effect_size",
+    "holm",
+    "interval",
+    "runs_needed",
+    "seeds_needed",
+    "welch",
+]
 
 _RESAMPLES = 9999  # SciPy's default.
-_MAX_SEEDS = 2**20
+_MAX_RUNS = 2**20
 
 
 class Difference(NamedTuple):
@@ -218,17 +227,40 @@ def seeds_needed(
         return np.nan
     if difference == 0:
         return np.inf
-    from scipy.special import nctdtr, stdtrit
+    from scipy.special import stdtrit
 
     means = 1 if paired else 2  # Both methods vary if they have no seeds in common.
 
-    def is_enough(seeds: int) -> bool:
+    def test(seeds: int) -> tuple[float, float, float]:
         shift = abs(difference) / deviation * np.sqrt(seeds / means) if deviation > 0 else np.inf
-        if shift > 30:  # The power is 1, and `nctdtr` fails.
-            return True
         freedom = means * (seeds - 1)
-        return bool(1 - nctdtr(freedom, shift, stdtrit(freedom, 0.975)) >= power)
+        return shift, freedom, stdtrit(freedom, 0.975)
 
-    if not is_enough(_MAX_SEEDS):
+    return runs_needed(test, power, at_least=2)
+
+
+def runs_needed(
+    test: Callable[[int], tuple[float, float, float]], power: float, at_least: int
+) -> float:
+    """Finds the smallest number of runs for which a t test has a given power.
+
+    Args:
+        test: Function of the number of runs that returns the noncentrality, the degrees of freedom
+            and the limit that t must exceed.
+        power: Probability of a significant result.
+        at_least: Smallest number of runs to try.
+
+    Returns:
+        The number; infinity for more than a million.
+    """
+    from scipy.special import nctdtr
+
+    def is_enough(runs: int) -> bool:
+        shift, freedom, limit = test(runs)
+        # Above 30 the power is 1, and `nctdtr` fails.
+        return bool(shift > 30 or 1 - nctdtr(freedom, shift, limit) >= power)
+
+    if not is_enough(_MAX_RUNS):
         return np.inf
-    return float(2 + bisect.bisect_left(range(2, _MAX_SEEDS), True, key=is_enough))
+    tried = range(at_least, _MAX_RUNS)
+    return float(at_least + bisect.bisect_left(tried, True, key=is_enough))

@@ -59,11 +59,10 @@ from fedjax_fair.results.history import (
     partition_dataset,
     to_dataset,
 )
-from fedjax_fair.results.loss_gaps import loss_gaps
+from fedjax_fair.results.loss_gaps import loss_gaps, share_worse_off
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.timing_variables import Devices
 from fedjax_fair.results.virtual_time import at_seconds
-from fedjax_fair.results.worse_off import share_worse_off
 
 __all__ = [
     "PARTITION_VARIABLES",

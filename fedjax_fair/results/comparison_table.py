@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-__all__ = ["COLUMNS", "LATEX_COLUMNS", "comparison_table", "latex_table", "to_text"]
+__all__ = ["COLUMNS", "LATEX_COLUMNS", "comparison_table", "latex", "markdown", "to_text"]
 
 COLUMNS = {
     "mean": "mean",
@@ -180,24 +180,38 @@ def to_text(
     if form == "latex":
         columns = columns or LATEX_COLUMNS
     table = comparison_table(compared, 2, columns)
-    caption = f"{table.title}. {table.note}"
-    rows = [tuple(cell.replace("\n", " ") for cell in table.headings), *table.rows]
-    alignments = len(table.headings) - 1
-    if form == "markdown":
-        head, *body = (f"| {' | '.join(row)} |" for row in rows)
-        return "\n".join([caption, "", head, "|---|" + "---:|" * alignments, *body, ""])
-    return latex_table(caption, rows)
+    return markdown(table) if form == "markdown" else latex(table)
 
 
-def latex_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
-    """Formats rows of text, the first of which are headings, for LaTeX's package booktabs."""
-    head, *body = (" & ".join(map(_latex, row)) + r" \\" for row in rows)
+def markdown(table: Table) -> str:
+    r"""Formats a table as Markdown, with its title and note as text.
+
+    Examples:
+        >>> print(markdown(Table("Title", ("a", "b"), [("x|y", "1.0")], "Note.")))
+        Title. Note.
+        <BLANKLINE>
+        | a | b |
+        |---|---:|
+        | x\|y | 1.0 |
+        <BLANKLINE>
+    """
+    head, *body = (
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+        for row in _rows_of(table)
+    )
+    dashes = "|---|" + "---:|" * (len(table.headings) - 1)
+    return "\n".join([f"{table.title}. {table.note}", "", head, dashes, *body, ""])
+
+
+def latex(table: Table) -> str:
+    """Formats a table for LaTeX's package booktabs, with its title and note as caption."""
+    head, *body = (" & ".join(map(_latex, row)) + r" \\" for row in _rows_of(table))
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_latex(caption)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}",
+            rf"\caption{{{_latex(f'{table.title}. {table.note}')}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}",
             r"\toprule",
             head,
             r"\midrule",
@@ -208,6 +222,11 @@ def latex_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
             "",
         ]
     )
+
+
+def _rows_of(table: Table) -> list[tuple[str, ...]]:
+    """Returns the headings, in one line each, and the rows."""
+    return [tuple(heading.replace("\n", " ") for heading in table.headings), *table.rows]
 
 
 def _frame(compared: xr.Dataset) -> pd.DataFrame:

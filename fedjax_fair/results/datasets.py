@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedjax_fair import metrics
-from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.history import PARTITION_VARIABLES
 from fedjax_fair.results.model_names import MARK, method_of
-from fedjax_fair.results.partitions import join_partitions
 from fedjax_fair.results.task_metrics import primary, sign, validation
 from fedjax_fair.utils import checks
 
@@ -25,12 +24,11 @@ __all__ = [
     "configurations_as_methods",
     "final_metrics",
     "has_client_names",
+    "join_partitions",
     "merge_runs",
     "swept_settings",
 ]
 
-VALIDATION = validation(ACCURACY.mean)
-"""The metric that configurations are ranked by in classification."""
 _PLACE = "algorithm_and_settings"
 
 
@@ -141,6 +139,69 @@ def _is_equal(method: xr.Dataset, other: xr.Dataset) -> bool:
         return results.drop_vars(set(results.coords) - set(results.dims))
 
     return unpadded(method[shared]).equals(unpadded(other[shared]))
+
+
+def join_partitions(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Joins the variables that describe partitions.
+
+    Args:
+        datasets: Results by name.
+
+    Returns:
+        The variables. They have the dimension ``seed`` if a partition has it, with the seeds of
+        all results; variables that some of the results lack are then omitted.
+
+    Raises:
+        ValueError: If results have different partitions for a common seed, or different ones
+            without the dimension ``seed``.
+
+    Examples:
+        >>> import numpy as np, xarray as xr
+        >>> examples = (("seed", "client", "class"), np.array([[[3, 1]], [[0, 4]]]))
+        >>> runs = xr.Dataset({"test_examples": examples}, {"seed": [0, 1]})
+        >>> later = runs.assign_coords(seed=[7, 8])
+        >>> join_partitions({"one": runs, "other": later}).seed.values.tolist()
+        [0, 1, 7, 8]
+    """
+    import xarray as xr
+
+    columns = {}
+    for name in PARTITION_VARIABLES:
+        partitions = {label: one[name] for label, one in datasets.items() if name in one}
+        if any("seed" in values.dims for values in partitions.values()):
+            if len(partitions) < len(datasets):
+                continue
+            partitions = {
+                label: values
+                if "seed" in values.dims
+                else values.expand_dims(seed=datasets[label]["seed"])
+                for label, values in partitions.items()
+            }
+        if partitions:
+            columns[name] = _join(name, partitions)
+    return xr.Dataset(columns)
+
+
+def _join(name: str, partitions: Mapping[str, xr.DataArray]) -> xr.DataArray:
+    import xarray as xr
+
+    joined, *_ = partitions.values()
+    has_seeds = "seed" in joined.dims
+    for label, values in partitions.items():
+        common = np.intersect1d(values["seed"], joined["seed"]).tolist() if has_seeds else []
+        values = values.transpose(*joined.dims)
+        for place in [{"seed": seed} for seed in common] if has_seeds else [{}]:
+            if not np.array_equal(values.sel(place), joined.sel(place), equal_nan=True):
+                of_seed = f" for seed {place['seed']}" if place else ""
+                raise ValueError(
+                    f"{label}: results on another partition cannot be combined with the first "
+                    f"ones; {name} differs{of_seed}. Use runs with equal settings and seed of the "
+                    "data."
+                )
+        if has_seeds and len(common) < values.sizes["seed"]:
+            is_new = ~np.isin(values["seed"], common)
+            joined = xr.concat([joined, values.isel(seed=is_new)], "seed", join="override")
+    return joined
 
 
 def final_metrics(dataset: xr.Dataset, average_last: int = 1) -> xr.Dataset:

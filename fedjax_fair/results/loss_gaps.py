@@ -1,4 +1,7 @@
-"""Loss gaps: how far the loss of each client is above the loss that it reaches alone."""
+"""Comparisons of clients with reference methods: loss gaps, and shares of clients worse off.
+
+The loss gap of a client is its loss less the loss that it reaches alone.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,20 @@ import numpy as np
 from fedjax_fair.results.datasets import final_metrics
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.models import by_model
-from fedjax_fair.results.worse_off import reference_place
+from fedjax_fair.results.task_metrics import primary, sign
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["REFERENCE", "loss_gaps"]
+__all__ = ["REFERENCE", "REFERENCES", "loss_gaps", "share_worse_off"]
 
 REFERENCE = "local_converged"
 """The method whose losses stand for the lowest ones."""
+
+REFERENCES = ("local", "fine_tuned")
+"""Methods that are hard to beat for every client (Wu et al., 2022, https://arxiv.org/abs/2206.13190;
+Matsuda et al., 2022, https://arxiv.org/abs/2206.09262)."""
 
 _MAX_SHARE = 0.1
 """Largest deviation of the references' errors relative to that of the gaps."""
@@ -73,17 +80,14 @@ def loss_gaps(
     """
     checks.one_of("split", split, ("test", "train", "validation"))
     models = by_model(dataset)
-    place = reference_place(models, reference)
+    place = _reference_place(models, reference)
     name = f"{split}_loss"
     if name not in models:
         raise ValueError(f"{split=}: results have no {name}; use another split.")
     losses = models[name].transpose("algorithm", "seed", "round", "client")
     own = losses.isel(algorithm=place, drop=True)
     best = final_metrics(models[[name]])[name].isel(algorithm=place, drop=True)
-    is_reference = np.array(
-        [method_of(str(each)) == reference for each in models["algorithm"].values]
-    )
-    gaps = (losses - best).where(~losses["algorithm"].copy(data=is_reference))
+    gaps = _of_others(losses - best, reference)
     rounds = own["round"].values[own.notnull().any(["seed", "client"]).values]
     last = int(rounds[-1]) if rounds.size else 0
     change = _change(own, rounds)
@@ -153,3 +157,52 @@ def _change(losses: xr.DataArray, rounds: np.ndarray) -> xr.DataArray:
         return losses.isel(round=-1, drop=True).std("client") * np.nan
     first, last = (losses.sel(round=each, drop=True) for each in (half, rounds[-1]))
     return (first - last).std("client")
+
+
+def share_worse_off(dataset: xr.Dataset, reference: str) -> xr.DataArray:
+    """Returns the share of clients that are served worse than with a reference.
+
+    The comparison is in the primary quantity, such as the test accuracy.
+
+    Args:
+        dataset: Results of methods.
+        reference: A method of these results. Where it has personalized models, they count.
+
+    Returns:
+        The share after the last round, in ``[0, 1]``, over clients with test examples, with axes
+        ``[algorithm, seed]``: one entry for every model of `by_model`, NaN for the reference.
+
+    Raises:
+        ValueError: If the reference is no method of the results.
+
+    Examples:
+        >>> import xarray as xr
+        >>> dims = ("algorithm", "seed", "round", "client")
+        >>> accuracy = [[[[0.5, 0.9, 0.7]]], [[[0.6, 0.8, 0.7]]]]
+        >>> values = {"test_accuracy": (dims, accuracy)}
+        >>> runs = xr.Dataset(values, {"algorithm": ["fedavg", "local"]})
+        >>> round(float(share_worse_off(runs, "local")[0, 0]), 2)
+        0.33
+    """
+    models = by_model(dataset)
+    place = _reference_place(models, reference)
+    quantity = primary(models)
+    values = sign(quantity) * final_metrics(models[[quantity.client]])[quantity.client]
+    own = values.isel(algorithm=place, drop=True)
+    worse = (values < own).where(values.notnull() & own.notnull()).mean("client")
+    return _of_others(worse, reference).transpose("algorithm", "seed")
+
+
+def _reference_place(models: xr.Dataset, reference: str) -> int:
+    """Returns the position of the models of a method that serve its clients, in `by_model`."""
+    names = [str(name) for name in models["algorithm"].values]
+    if reference not in map(method_of, names):
+        raise ValueError(f"{reference=}: expected a method of the results: {', '.join(names)}.")
+    # Personalized models follow the global ones.
+    return max(i for i, name in enumerate(names) if method_of(name) == reference)
+
+
+def _of_others(values: xr.DataArray, reference: str) -> xr.DataArray:
+    """Returns values of all models but those of the reference, which are NaN."""
+    is_other = [method_of(str(name)) != reference for name in values["algorithm"].values]
+    return values.where(values["algorithm"].copy(data=is_other))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedjax_fair.metrics import BY_NAME, group_fairness
-from fedjax_fair.metrics.group_noise import expected_difference, expected_largest
+from fedjax_fair.metrics.group_noise import expected_difference, expected_largest, known_mean
 from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.comparison import MIN_SEEDS, default_metrics, differences, noise_floor
 from fedjax_fair.results.datasets import (
@@ -18,7 +18,7 @@ from fedjax_fair.results.datasets import (
     swept_settings,
 )
 from fedjax_fair.results.intervals import format_mean, format_number
-from fedjax_fair.results.loss_gaps import REFERENCE, loss_gaps
+from fedjax_fair.results.loss_gaps import REFERENCE, REFERENCES, loss_gaps, share_worse_off
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.sensitive_groups import (
@@ -39,7 +39,6 @@ from fedjax_fair.results.task_metrics import (
     validation,
 )
 from fedjax_fair.results.virtual_time import at_common_time, when
-from fedjax_fair.results.worse_off import REFERENCES, share_worse_off
 from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
@@ -290,7 +289,7 @@ def _criterion_columns(
         clients = measured[f"client_{name}"].transpose("algorithm", "seed", "client").values
         has_clients.append(not np.isnan(clients).all())
         cells = [
-            f"{format_mean(runs)}\n{format_mean(_known_mean(of_clients))}\n"
+            f"{format_mean(runs)}\n{format_mean(known_mean(of_clients, axis=-1))}\n"
             f"{_largest(dataset, of_clients)}"
             for runs, of_clients in zip(pooled, clients, strict=True)
         ]
@@ -310,29 +309,23 @@ def _criterion_floor(finals: xr.Dataset, criterion: str, features: tuple[str, ..
         people = run.round().astype(np.int64)
         together = people.sum(axis=0)
         pooled.append(float(expected_difference(criterion, together, draws=50)))
-        clients.append(float(_known_mean(expected_difference(criterion, people, draws=50))))
+        of_clients = expected_difference(criterion, people, draws=50)
+        clients.append(float(known_mean(of_clients, axis=-1)))
         largest.append(float(expected_largest(criterion, people, draws=50)))
     return "\n".join(
-        format_number(100 * float(_known_mean(np.array(values))), ".1f").strip("-")
+        format_number(100 * float(known_mean(np.array(values), axis=-1)), ".1f").strip("-")
         for values in (pooled, clients, largest)
     )
 
 
 def _largest(dataset: xr.Dataset, gaps: np.ndarray) -> str:
     """Formats the largest gap of a client ``[seeds, clients]``, mean over seeds, and its name."""
-    means = _known_mean(gaps.T)
+    means = known_mean(gaps, axis=0)
     if np.isnan(means).all():
         return "-"
     client = int(np.nanargmax(means))
     name = dataset["client"].values[client] if "client" in dataset.coords else client
     return f"{format_number(float(means[client]), '.1f')} {escape_control_chars(str(name))}"
-
-
-def _known_mean(values: np.ndarray) -> np.ndarray:
-    """Averages over the last axis, without NaN; NaN if there is nothing else."""
-    known = ~np.isnan(values)
-    total, number = np.where(known, values, 0).sum(axis=-1), known.sum(axis=-1)
-    return np.divide(total, number, out=np.full(total.shape, np.nan), where=number > 0)
 
 
 def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fedjax_fair.benchmark.equal_compute import at_round
+from fedjax_fair.benchmark.measures import at_round
 
 ROUNDS = [0, 2, 4, 8]
 DATASET = xr.Dataset(

@@ -31,7 +31,7 @@ def drawn(figure, panel=0):
 @pytest.mark.parametrize("data", groups.FEATURES)
 def test_only_claims_about_groups_are_filled(data):
     table = pd.read_csv(PAGES / "groups-tables.csv")
-    figure = groups.figures(table)[data]
+    figure = groups.figures(table)[f"groups-{data}"]
     own = table[table["data"] == data].set_index(["method", "alpha"])
     for panel, (column, claimed) in enumerate((("eo", "fairfed:beta=1"), ("dp", "fedfb"))):
         rows = drawn(figure, panel)
@@ -48,7 +48,7 @@ def test_only_claims_about_groups_are_filled(data):
 def test_endpoints_of_the_seven_methods_are_drawn_by_their_unit():
     table = pd.read_csv(PAGES / "methods-endpoints.csv")
     figures = methods_results.figures(table)
-    rows = {units: drawn(figure) for units, figure in figures.items()}
+    rows = {name.removeprefix("methods-"): drawn(figure) for name, figure in figures.items()}
     assert {units: len(found) for units, found in rows.items()} == {"points": 11, "rounds": 3}
     for row in table[table["reference"] != "-"].to_dict("records"):
         units = "rounds" if "rounds" in row["endpoint"] else "points"
@@ -56,7 +56,7 @@ def test_endpoints_of_the_seven_methods_are_drawn_by_their_unit():
         *numbers, is_filled = rows[units][name]
         assert numbers == pytest.approx([row["mean"], row["low"], row["high"]])
         assert is_filled == (row["verdict"] != "undecided")
-        assert f"({units})" in figures[units].axes[0].get_xlabel()
+        assert f"({units})" in figures[f"methods-{units}"].axes[0].get_xlabel()
 
 
 def test_differences_without_p_values_are_not_filled():
