@@ -22,6 +22,7 @@ __all__ = [
     "check_test_labels",
     "find_missing",
     "first_index",
+    "is_storable",
     "names_of",
     "one_line",
     "require",
@@ -158,6 +159,11 @@ def names_of(values: Iterable[Any]) -> tuple[str, ...] | None:
         ) from None
 
 
+def is_storable(text: str) -> bool:
+    """Returns whether files of results can hold a text: no null characters and surrogates."""
+    return "\0" not in text and text == text.encode(errors="replace").decode()
+
+
 def check_names(argument: str, names: Any, num_clients: int) -> None:
     """Checks that there is a different and non-empty string for each client."""
     require(
@@ -166,12 +172,7 @@ def check_names(argument: str, names: Any, num_clients: int) -> None:
         and all(isinstance(name, str) for name in names),
         f"{argument}: expected a tuple of {num_clients} strings, one for each client, or None.",
     )
-    # Files of results cannot hold null characters and surrogates.
-    invalid = [
-        name
-        for name in names
-        if not name.strip() or "\0" in name or name != name.encode(errors="replace").decode()
-    ]
+    invalid = [name for name in names if not name.strip() or not is_storable(name)]
     require(
         not invalid,
         f"{argument}: a client is named {invalid[:1]}; expected non-empty text "

@@ -15,7 +15,7 @@ from fedjax_fair.data.conversion import first_index, require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.partitions.partition import by_column, find_unknown
-from fedjax_fair.data.partitions.partition_of_test import partition_test
+from fedjax_fair.data.partitions.partition_of_test import partition_parts
 from fedjax_fair.data.partitions.partitioner import Partitioner
 from fedjax_fair.data.tables.array_columns import stack_arrays
 from fedjax_fair.data.tables.hugging_face import PARTITION, is_federated
@@ -164,32 +164,30 @@ def from_table(
         part if labels.classes is not None else np.zeros(len(part), np.int64)
         for part in labels.values
     ]
-    partition = partitioner.split(classes[0], seed, **columns[0])
+    partitions = partition_parts(partitioner, classes[: len(frames)], columns, seed)
     # Columns to encode are row indices until the training examples are known.
     inputs = [
         _row_numbers(frame) if features is None else stack_arrays(frame[features])
         for frame in frames
     ]
-    test_part, test_sensitive, is_unknown, test_owners = None, None, None, None
-    if not is_fraction:
-        pairs = (classes[0], classes[1]), (columns[0], columns[1])
-        test_partition = partition_test(partitioner, partition, *pairs, seed)
-        test_part = (inputs[1], labels.values[1], test_partition)
-        test_sensitive = _sensitive(frames[1].assign(**texts[1]), named["sensitive_features"])
-        if (column := partitioners[1].column) is not None:
-            owners, test_owners = (each[column] for each in columns)
-            is_unknown = find_unknown("test", owners, test_owners, unknown_clients)
+    sensitive = [
+        _sensitive(frame.assign(**written), named["sensitive_features"])
+        for frame, written in zip(frames, texts, strict=True)
+    ]
+    is_unknown, test_owners = None, None
+    if not is_fraction and (column := partitioners[1].column) is not None:
+        owners, test_owners = (each[column] for each in columns)
+        is_unknown = find_unknown("test", owners, test_owners, unknown_clients)
     rows = federate(
-        (inputs[0], labels.values[0], partition),
-        test_part,
+        *zip(inputs, labels.values, partitions, strict=False),
         num_classes=labels.num_classes,
         name=name,
         label_skew_only=partitioner.label_skew_only,
         test_fraction=float(test) if is_fraction else 0.0,
         validation_fraction=validation_fraction,
         seed=seed,
-        sensitive_features=_sensitive(frames[0].assign(**texts[0]), named["sensitive_features"]),
-        test_sensitive_features=test_sensitive,
+        sensitive_features=sensitive[0],
+        test_sensitive_features=None if is_fraction else sensitive[1],
     )
     rows = with_label_unit(rows, label_unit)
     if is_unknown is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from fedjax_fair.data.conversion import first_index, require
+from fedjax_fair.data.conversion import first_index, is_storable, require
 from fedjax_fair.data.tables.array_columns import stack_arrays
 from fedjax_fair.data.tables.table_files import Frame, as_frame
 from fedjax_fair.utils import checks
@@ -415,9 +415,7 @@ def _check_texts(name: str, texts: Sequence[str]) -> None:
         f"column {name!r} has different values with the same text {repeated[:1]}, such as 1 and "
         "'1'; expected one type; convert it by astype(str).",
     )
-    invalid = [
-        text for text in texts if "\0" in text or text != text.encode(errors="replace").decode()
-    ]
+    invalid = [text for text in texts if not is_storable(text)]
     require(
         not invalid,
         f"column {name!r} has the value {invalid[:1]}: expected text without null characters and "
