@@ -126,7 +126,7 @@ def _simulate(
         round.check_tasks(data, traffic)
         records = run(known, arguments)
     history = _history(records, data.num_clients, eval_every)
-    devices = devices_of(method, data.num_clients)
+    devices = devices_of(method)
     found = results.to_dataset(history, batch.seeds, data, traffic, devices=devices)
     unknown = () if "bytes" in known else ("bytes_up", "bytes_down")
     return found.drop_vars(("diverged", "update_nonfinite", *unknown))  # There are no updates.
