@@ -111,19 +111,12 @@ def check_test_labels(
 
 
 def find_missing(values: np.ndarray) -> np.ndarray:
-    """Returns which values are None, NaN, or not equal to themselves, as ``pandas.NA``."""
+    """Returns which values are None, NaN or of another kind of missing ones, as ``pandas.NA``."""
     if values.dtype != object:
         return np.isnan(values)
-    return np.array([value is None or not _equals_itself(value) for value in values], bool)
+    import pandas as pd
 
-
-def _equals_itself(value: Any) -> bool:
-    try:
-        return bool(value == value)
-    except TypeError:  # The truth value of `pandas.NA`.
-        return False
-    except ValueError:  # Of an array.
-        return True
+    return pd.isna(values)
 
 
 def first_index(mask: np.ndarray) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -374,10 +374,8 @@ def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ..
     try:
         codes, distinct = pd.factorize(series)
     except (TypeError, NotImplementedError):  # Lists and mappings, of pandas and of Arrow.
-        values = enumerate(series)
-        row, value = next(
-            (each for each in values if not _is_hashable(each[1])), (0, series.iloc[0])
-        )
+        others = (each for each in enumerate(series) if not isinstance(each[1], Hashable))
+        row, value = next(others, (0, series.iloc[0]))
         raise ValueError(
             f"column {series.name!r} has a value of {type(value).__name__} in row {row}: expected "
             "strings, integers or booleans as categories; exclude it, or name it as features= if "
@@ -397,14 +395,6 @@ def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ..
     _check_texts(str(series.name), texts)
     ascending, values = pd.factorize(np.array(texts, object), sort=True)
     return np.append(ascending, -1)[codes], tuple(values)
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def _check_texts(name: str, texts: Sequence[str]) -> None:
