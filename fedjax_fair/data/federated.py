@@ -228,7 +228,9 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
             require(
                 part is None
                 or all(
-                    _equal(getattr(part, each), getattr(expected, each)) for each in _PER_EXAMPLE
+                    getattr(part, each) is getattr(expected, each)
+                    or np.array_equal(getattr(part, each), getattr(expected, each))
+                    for each in _PER_EXAMPLE
                 ),
                 f"datasets[{run}].{name}: expected the examples of the first dataset; only the "
                 "partition may differ, so load all from the same arrays.",
@@ -260,10 +262,6 @@ def check_alike(
                 f"datasets[{number}].{name}: expected it in all datasets or in none; add it to the "
                 "others, or replace it by None.",
             )
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return one is other or np.array_equal(one, other)
 
 
 def _stack_rows(*rows: Any) -> np.ndarray:

@@ -155,10 +155,10 @@ def from_table(
     if labels.classes is not None:
         for source, frame in zip((table, test), frames, strict=False):
             _check_spelling(named["label"][0], frame, source)
-    texts = _texts((table, test), frames, named, partitioners)
+    written = _with_texts((table, test), frames, named, partitioners)
     columns = [
-        table_columns(frame.drop(columns=[*named["features"]]).assign(**written), each)
-        for frame, written, each in zip(frames, texts, partitioners, strict=True)
+        table_columns(frame.drop(columns=[*named["features"]]), each)
+        for frame, each in zip(written, partitioners, strict=True)
     ]
     classes = [
         part if labels.classes is not None else np.zeros(len(part), np.int64)
@@ -167,12 +167,14 @@ def from_table(
     partitions = partition_parts(partitioner, classes[: len(frames)], columns, seed)
     # Columns to encode are row indices until the training examples are known.
     inputs = [
-        _row_numbers(frame) if features is None else stack_arrays(frame[features])
+        np.arange(len(frame), dtype=np.int32)[:, None]
+        if features is None
+        else stack_arrays(frame[features])
         for frame in frames
     ]
     sensitive = [
-        _sensitive(frame.assign(**written), named["sensitive_features"])
-        for frame, written in zip(frames, texts, strict=True)
+        {name: frame[name].to_numpy() for name in named["sensitive_features"]} or None
+        for frame in written
     ]
     is_unknown, test_owners = None, None
     if not is_fraction and (column := partitioners[1].column) is not None:
@@ -208,8 +210,9 @@ def from_table(
     for argument, others in {"test": frames[1:], "central_test": central}.items():
         for frame in others:
             check_columns(argument, kept, frame)
+    # Fitted to the rows that clients train on, without validation rows.
     fitted = fit_encoding(
-        frames[0][kept].iloc[_training_rows(rows.train)],
+        frames[0][kept].iloc[np.asarray(rows.train.features)[np.asarray(rows.train.order), 0]],
         categorical,
         one_hot=encoding == "one_hot",
     )
@@ -242,22 +245,13 @@ def _with_features(
     )
 
 
-def _row_numbers(frame: Frame) -> np.ndarray:
-    return np.arange(len(frame), dtype=np.int32)[:, None]
-
-
-def _training_rows(train: ClientExamples) -> np.ndarray:
-    """Returns the indices of the rows that clients train on, without validation rows."""
-    return np.asarray(train.features)[np.asarray(train.order), 0]
-
-
-def _texts(
+def _with_texts(
     sources: Sequence[Any],
     frames: Sequence[Frame],
     named: dict[str, tuple[str, ...]],
     partitioners: Sequence[Partitioner],
-) -> list[dict[str, Any]]:
-    """Returns the texts of columns that name clients and groups, by column of each table.
+) -> list[Frame]:
+    """Returns tables with the texts of columns that name clients and groups.
 
     Clients are always texts; of other columns, those of which reading a file lost something.
     """
@@ -275,7 +269,10 @@ def _texts(
         for frame, texts in zip(frames, written, strict=True)
         if name in texts.columns and _is_changed(frame[name], texts[name])
     }
-    return [{name: texts[name] for name in texts.columns if name in kept} for texts in written]
+    return [
+        frame.assign(**{name: texts[name] for name in texts.columns if name in kept})
+        for frame, texts in zip(frames, written, strict=True)
+    ]
 
 
 def _is_changed(values: pd.Series, texts: pd.Series) -> bool:
@@ -299,10 +296,6 @@ def _check_spelling(label: str, frame: Frame, source: Any) -> None:
             f"label {label!r} has the texts {names[:5]} for the number {value}; expected one text "
             "for a class; write equal classes alike, or different ones with a letter.",
         )
-
-
-def _sensitive(frame: Frame, names: Sequence[str]) -> dict[str, np.ndarray] | None:
-    return {name: frame[name].to_numpy() for name in names} or None
 
 
 def _columns_by_argument(

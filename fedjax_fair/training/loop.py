@@ -366,17 +366,14 @@ def _check_finite(
     ids = np.unique(info.clients[runs[0], round][sent])
     # The id is -1 in centralized training.
     clients = batch.host_data.label_clients(ids[ids >= 0].tolist())
+    secure = "with secure aggregation a value may be beyond max_abs_value"
     if clients:
         cause = (
             f", of clients {clients} with seed {diverged[0]} (a smaller learning rate may help, or "
-            "on_nonfinite='drop_client'; with secure aggregation a value may be beyond "
-            "max_abs_value)"
+            f"on_nonfinite='drop_client'; {secure})"
         )
     elif np.isfinite(weights).all():
-        cause = (
-            " (a smaller learning rate may help; with secure aggregation a value may be beyond "
-            "max_abs_value)"
-        )
+        cause = f" (a smaller learning rate may help; {secure})"
     else:
         cause = (
             f", because the weights of the cohort are {weights.tolist()} with seed {diverged[0]}; "
