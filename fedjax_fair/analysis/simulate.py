@@ -6,9 +6,9 @@ and the part of a run on which they depend takes a small fraction of its time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from fedjax_fair import results
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.results.timing_variables import record
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.rounds.round_state import RoundState, Traffic
+from fedjax_fair.rounds.round_state import Traffic
 from fedjax_fair.timing.client_times import QUANTITIES
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.jitted import Functions, make_functions
@@ -118,66 +118,66 @@ def _simulate(
     with RunBatch(data, seeds) as batch:
         run_seeds, _ = batch.place(())
         functions = make_functions(method, train_loss=False)
-        run = _Run(functions, rounds)
         arguments = run_seeds, batch.place_shared(method).shared, batch.data
-        traffic, known = run.shapes(arguments)
+        traffic, known, records_of = _trace(functions, rounds, *arguments)
         if "events" not in known:
             return None
         round.check_tasks(data, traffic)
-        records = run(known, arguments)
+        records = jax.device_get(jax.jit(records_of)(*arguments))
     history = _history(records, data.num_clients, eval_every)
-    devices = devices_of(method, data.num_clients)
+    devices = devices_of(method)
     found = results.to_dataset(history, batch.seeds, data, traffic, devices=devices)
     unknown = () if "bytes" in known else ("bytes_up", "bytes_down")
     return found.drop_vars(("diverged", "update_nonfinite", *unknown))  # There are no updates.
 
 
-class _Run(NamedTuple):
-    """The rounds of a method, of which only what is asked for is compiled."""
+def _trace(
+    functions: Functions, rounds: int, seeds: Any, shared: Any, data: FederatedData
+) -> tuple[Traffic, list[str], Callable[..., dict[str, Any]]]:
+    """Traces the rounds of a method.
 
-    functions: Functions
-    rounds: int
+    Returns:
+        The bytes of a participant, the names of records that do not depend on models, and a
+        function of seeds, shared arrays and data that computes these records, ``[seeds, rounds,
+        ...]``, and nothing else.
+    """
 
-    def shapes(self, arguments: Any) -> tuple[Traffic, list[str]]:
-        """Returns the bytes of a participant, and the names of records without models."""
-        seeds, shared, data = arguments
-        state = jax.eval_shape(self.functions.init, (seeds, ()), shared, data)
-        inputs = state, shared, data
-        traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*inputs)
-
-        nothing = jax.tree.map(lambda _: False, shapes)
-
-        def reads_models(name):
-            wanted = nothing | {name: jax.tree.map(lambda _: True, shapes[name])}
-            _, used = dce_jaxpr(traced.jaxpr, jax.tree.leaves(wanted))
-            needed: PyTree = jax.tree.unflatten(jax.tree.structure(inputs), used)
-            return any(jax.tree.leaves(needed[0].variables))
-
-        return shapes["traffic"], [name for name in shapes if not reads_models(name)]
-
-    def __call__(self, names: Sequence[str], arguments: Any) -> dict[str, Any]:
-        """Returns some records, ``[seeds, rounds, ...]``, on the host."""
-
-        def records(seeds, shared, data):
-            state = self.functions.init((seeds, ()), shared, data)
-            found = self._step(state, shared, data)
-            return {name: found[name] for name in names}
-
-        traced, shapes = jax.make_jaxpr(records, return_shape=True)(*arguments)
-        jaxpr, used = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))
-        inputs = [leaf for leaf, is_used in zip(jax.tree.leaves(arguments), used, strict=True)
-                  if is_used]  # fmt: skip
-        outputs = jax.jit(jaxpr_as_fun(ClosedJaxpr(jaxpr, traced.consts)))(*inputs)
-        return jax.device_get(jax.tree.unflatten(jax.tree.structure(shapes), outputs))
-
-    def _step(self, state: RoundState, shared: Any, data: FederatedData) -> dict[str, Any]:
-        _, info = self.functions.step(state, (), shared, data, self.rounds)
+    def step(state, shared, data):
+        _, info = functions.step(state, (), shared, data, rounds)
         return {
             "events": (info.clients, info.responded, info.available, info.timing),
             "weights": (info.weights, info.aggregator.get("scale")),
             "bytes": (info.bytes_up, info.bytes_down),
             "traffic": info.traffic,
         }
+
+    inputs = jax.eval_shape(functions.init, (seeds, ()), shared, data), shared, data
+    traced, shapes = jax.make_jaxpr(step, return_shape=True)(*inputs)
+
+    def needed(names):
+        """Returns the part of the function that makes some records, and which inputs it has."""
+        wanted = {
+            name: jax.tree.map(lambda _, is_wanted=name in names: is_wanted, shape)
+            for name, shape in shapes.items()
+        }
+        return dce_jaxpr(traced.jaxpr, jax.tree.leaves(wanted))
+
+    def reads_models(name):
+        used: PyTree = jax.tree.unflatten(jax.tree.structure(inputs), needed([name])[1])
+        return any(jax.tree.leaves(used[0].variables))
+
+    known = [name for name in shapes if not reads_models(name)]
+
+    def records_of(seeds, shared, data):
+        jaxpr, used = needed(known)
+        arguments = functions.init((seeds, ()), shared, data), shared, data
+        leaves = zip(jax.tree.leaves(arguments), used, strict=True)
+        call = jaxpr_as_fun(ClosedJaxpr(jaxpr, traced.consts))
+        found = call(*[leaf for leaf, is_used in leaves if is_used])
+        names = {name: shapes[name] for name in known}
+        return jax.tree.unflatten(jax.tree.structure(names), found)
+
+    return shapes["traffic"], known, records_of
 
 
 def _evaluated(rounds: int, eval_every: int) -> Int[np.ndarray, " evaluations"]:

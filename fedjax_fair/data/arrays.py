@@ -21,7 +21,7 @@ from fedjax_fair.data.conversion import (
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.partitions.partition import assign_by_owner, find_unknown, from_indices
-from fedjax_fair.data.partitions.partition_of_test import partition_test
+from fedjax_fair.data.partitions.partition_of_test import partition_parts
 from fedjax_fair.data.partitions.partitioner import (
     Partition,
     Partitioner,
@@ -54,7 +54,7 @@ _MIN_SIDE, _MIN_PIXEL = 8, 128
 
 def federate(
     train: tuple[Any, Any, Partition],
-    test: tuple[Any, Any, Partition] | None,
+    test: tuple[Any, Any, Partition] | None = None,
     *,
     num_classes: int,
     name: str,
@@ -351,27 +351,28 @@ def from_arrays(
     test_partition = None
     if partitioner is not None:
         columns = dict(sensitive_features or {}), dict(test_sensitive_features or {})
-        partition = partitioner.split(labels, seed, **columns[0])
+        each = (labels, test_labels)[: 1 + all(given)]
+        partition, *tests = partition_parts(partitioner, each, columns[: len(each)], seed)
+        test_partition = tests[0] if tests else None
+    elif clients is not None:
+        clients = _as_owners("clients", clients, labels)
+        partition = assign_by_owner(clients, clients)
+        if partition.client_names is not None:
+            check_names("clients", partition.client_names, len(partition.sizes))
         if all(given):
-            pair = labels, test_labels
-            test_partition = partition_test(partitioner, partition, pair, columns, seed)
+            test_clients = _as_owners("test_clients", test_clients, test_labels, "test ")
+            kinds = [
+                "i" if each.dtype.kind in "iu" else each.dtype.kind
+                for each in (clients, test_clients)
+            ]
+            require(
+                kinds[0] == kinds[1],
+                f"test_clients of {test_clients.dtype}: expected owners as in clients, of "
+                f"{clients.dtype}, because 1 and '1' are two clients; convert both alike.",
+            )
+            is_unknown = find_unknown("test_clients", clients, test_clients, unknown_clients)
+            test_partition = assign_by_owner(clients, test_clients)
     else:
-        if clients is not None:
-            clients = _as_owners("clients", clients, labels)
-            client_indices = _indices_by_owner("clients", clients)
-            if all(given):
-                test_clients = _as_owners("test_clients", test_clients, test_labels, "test ")
-                kinds = [
-                    "i" if each.dtype.kind in "iu" else each.dtype.kind
-                    for each in (clients, test_clients)
-                ]
-                require(
-                    kinds[0] == kinds[1],
-                    f"test_clients of {test_clients.dtype}: expected owners as in clients, of "
-                    f"{clients.dtype}, because 1 and '1' are two clients; convert both alike.",
-                )
-                is_unknown = find_unknown("test_clients", clients, test_clients, unknown_clients)
-                test_client_indices = assign_by_owner(clients, test_clients).client_indices
         assert client_indices is not None
         partition = from_indices(client_indices).split(labels, seed)
         if all(given):
@@ -477,15 +478,6 @@ def _num_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
             "np.unique(labels, return_inverse=True)[1] makes of other values."
         )
     return 1 + max(last, 0)
-
-
-def _indices_by_owner(name: str, clients: np.ndarray) -> Sequence[Any] | Mapping[str, Any]:
-    """Returns the indices of each client's training examples, by its name if it has one."""
-    train = assign_by_owner(clients, clients)
-    if train.client_names is None:
-        return train.client_indices
-    check_names(name, train.client_names, len(train.sizes))
-    return dict(zip(train.client_names, train.client_indices, strict=True))
 
 
 def _as_owners(name: str, owners: Any, labels: np.ndarray | None, part: str = "") -> np.ndarray:

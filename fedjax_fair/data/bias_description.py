@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.partitions.partitioner import BiasRequest
+from fedjax_fair.data.sensitive_counts import example_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,14 +53,10 @@ def describe_bias(data: FederatedData) -> pd.DataFrame:
             f"{'no' if data.sensitive_names is None else 'some'} sensitive features: expected two "
             "classes, one partition and sensitive features (sensitive_features=['sex'])."
         )
-    train = data.train
-    owners = np.repeat(np.arange(data.num_clients), train.sizes)
-    rows = np.asarray(train.order)[: len(owners)]
-    labels = np.asarray(train.labels)[rows]
     names = data.label_clients(range(data.num_clients))
     found = []
     for place, (feature, values) in enumerate(data.sensitive_names):
-        codes = np.asarray(train.sensitive_features)[rows, place]
+        owners, codes, labels = example_columns(data.train, place)
         cells = (owners * len(values) + codes) * 2 + labels
         counts = np.bincount(cells, minlength=2 * data.num_clients * len(values))
         counts = counts.reshape(data.num_clients, len(values), 2)

@@ -22,6 +22,7 @@ __all__ = [
     "check_test_labels",
     "find_missing",
     "first_index",
+    "is_storable",
     "names_of",
     "one_line",
     "require",
@@ -110,19 +111,12 @@ def check_test_labels(
 
 
 def find_missing(values: np.ndarray) -> np.ndarray:
-    """Returns which values are None, NaN, or not equal to themselves, as ``pandas.NA``."""
+    """Returns which values are None, NaN or of another kind of missing ones, as ``pandas.NA``."""
     if values.dtype != object:
         return np.isnan(values)
-    return np.array([value is None or not _equals_itself(value) for value in values], bool)
+    import pandas as pd
 
-
-def _equals_itself(value: Any) -> bool:
-    try:
-        return bool(value == value)
-    except TypeError:  # The truth value of `pandas.NA`.
-        return False
-    except ValueError:  # Of an array.
-        return True
+    return pd.isna(values)
 
 
 def first_index(mask: np.ndarray) -> int | None:
@@ -158,6 +152,11 @@ def names_of(values: Iterable[Any]) -> tuple[str, ...] | None:
         ) from None
 
 
+def is_storable(text: str) -> bool:
+    """Returns whether files of results can hold a text: no null characters and surrogates."""
+    return "\0" not in text and text == text.encode(errors="replace").decode()
+
+
 def check_names(argument: str, names: Any, num_clients: int) -> None:
     """Checks that there is a different and non-empty string for each client."""
     require(
@@ -166,12 +165,7 @@ def check_names(argument: str, names: Any, num_clients: int) -> None:
         and all(isinstance(name, str) for name in names),
         f"{argument}: expected a tuple of {num_clients} strings, one for each client, or None.",
     )
-    # Files of results cannot hold null characters and surrogates.
-    invalid = [
-        name
-        for name in names
-        if not name.strip() or "\0" in name or name != name.encode(errors="replace").decode()
-    ]
+    invalid = [name for name in names if not name.strip() or not is_storable(name)]
     require(
         not invalid,
         f"{argument}: a client is named {invalid[:1]}; expected non-empty text "

@@ -228,7 +228,9 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
             require(
                 part is None
                 or all(
-                    _equal(getattr(part, each), getattr(expected, each)) for each in _PER_EXAMPLE
+                    getattr(part, each) is getattr(expected, each)
+                    or np.array_equal(getattr(part, each), getattr(expected, each))
+                    for each in _PER_EXAMPLE
                 ),
                 f"datasets[{run}].{name}: expected the examples of the first dataset; only the "
                 "partition may differ, so load all from the same arrays.",
@@ -260,10 +262,6 @@ def check_alike(
                 f"datasets[{number}].{name}: expected it in all datasets or in none; add it to the "
                 "others, or replace it by None.",
             )
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return one is other or np.array_equal(one, other)
 
 
 def _stack_rows(*rows: Any) -> np.ndarray:
@@ -368,35 +366,25 @@ def _summary(data: FederatedData) -> dict[str, str]:
     if data.groups is not None:
         sizes = np.bincount(np.asarray(data.groups))
         groups = f" in {len(sizes)} groups of {', '.join(f'{size:,}' for size in sizes)}"
-    num_validation = 0 if data.validation is None else int(np.sum(data.validation.sizes))
-    total_train, total_test = len(labels) + data.num_unassigned, len(data.test.labels)
-    sensitive = {}
-    if data.sensitive_names is not None:
-        sensitive = summarize_sensitive(
-            data.train,
-            data.test,
-            data.sensitive_names,
-            data.class_names or range(data.num_classes),
-            data.client_names,
-        )
-    unseen = {}
+    filled = f"; {data.num_filled:,} filled up to the minimum size" if data.num_filled else ""
+    lines = {"clients": f"{len(train):,}{groups}{_names(data)}{filled}"}
     if data.unseen is not None:
         total = np.sum(data.unseen.train.sizes) + np.sum(data.unseen.test.sizes)
-        unseen = {"unseen clients": f"{data.unseen.num_clients:,}; {total:,} examples"}
-    central = {}
+        lines["unseen clients"] = f"{data.unseen.num_clients:,}; {total:,} examples"
+    num_validation = 0 if data.validation is None else int(np.sum(data.validation.sizes))
+    more = f"; {num_validation:,} more for validation" if num_validation else ""
+    lines["training examples"] = f"{train.sum():,}; {_range(train)}{more}"
+    lines["test examples"] = f"{test.sum():,}; {_range(test)}"
     if data.central_test is not None:
-        central = {"central test": f"{len(data.central_test.labels):,} examples of no client"}
-    return {
-        "clients": f"{len(train):,}{groups}{_names(data)}"
-        + (f"; {data.num_filled:,} filled up to the minimum size" if data.num_filled else ""),
-        **unseen,
-        "training examples": f"{train.sum():,}; {_range(train)}"
-        + (f"; {num_validation:,} more for validation" if num_validation else ""),
-        "test examples": f"{test.sum():,}; {_range(test)}",
-        **central,
-        "features": f"{shape}, {data.train.features.dtype}",
-        "classes": classes,
-        **sensitive,
+        lines["central test"] = f"{len(data.central_test.labels):,} examples of no client"
+    lines |= {"features": f"{shape}, {data.train.features.dtype}", "classes": classes}
+    if data.sensitive_names is not None:
+        names = data.class_names or range(data.num_classes)
+        lines |= summarize_sensitive(
+            data.train, data.test, data.sensitive_names, names, data.client_names
+        )
+    total_train, total_test = len(labels) + data.num_unassigned, len(data.test.labels)
+    return lines | {
         "label skew": f"{skew:.2f} (mean total variation distance to all clients, 0 to 1)",
         "size skew": f"{jax.jit(gini)(train.astype(np.float32)):.2f} (Gini index, 0 to 1)",
         "unassigned": f"{total_train - num_validation - train.sum():,} of {total_train:,} training "

@@ -15,7 +15,7 @@ from fedjax_fair.data.conversion import first_index, require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.partitions.partition import by_column, find_unknown
-from fedjax_fair.data.partitions.partition_of_test import partition_test
+from fedjax_fair.data.partitions.partition_of_test import partition_parts
 from fedjax_fair.data.partitions.partitioner import Partitioner
 from fedjax_fair.data.tables.array_columns import stack_arrays
 from fedjax_fair.data.tables.hugging_face import PARTITION, is_federated
@@ -155,41 +155,41 @@ def from_table(
     if labels.classes is not None:
         for source, frame in zip((table, test), frames, strict=False):
             _check_spelling(named["label"][0], frame, source)
-    texts = _texts((table, test), frames, named, partitioners)
+    written = _with_texts((table, test), frames, named, partitioners)
     columns = [
-        table_columns(frame.drop(columns=[*named["features"]]).assign(**written), each)
-        for frame, written, each in zip(frames, texts, partitioners, strict=True)
+        table_columns(frame.drop(columns=[*named["features"]]), each)
+        for frame, each in zip(written, partitioners, strict=True)
     ]
     classes = [
         part if labels.classes is not None else np.zeros(len(part), np.int64)
         for part in labels.values
     ]
-    partition = partitioner.split(classes[0], seed, **columns[0])
+    partitions = partition_parts(partitioner, classes[: len(frames)], columns, seed)
     # Columns to encode are row indices until the training examples are known.
     inputs = [
-        _row_numbers(frame) if features is None else stack_arrays(frame[features])
+        np.arange(len(frame), dtype=np.int32)[:, None]
+        if features is None
+        else stack_arrays(frame[features])
         for frame in frames
     ]
-    test_part, test_sensitive, is_unknown, test_owners = None, None, None, None
-    if not is_fraction:
-        pairs = (classes[0], classes[1]), (columns[0], columns[1])
-        test_partition = partition_test(partitioner, partition, *pairs, seed)
-        test_part = (inputs[1], labels.values[1], test_partition)
-        test_sensitive = _sensitive(frames[1].assign(**texts[1]), named["sensitive_features"])
-        if (column := partitioners[1].column) is not None:
-            owners, test_owners = (each[column] for each in columns)
-            is_unknown = find_unknown("test", owners, test_owners, unknown_clients)
+    sensitive = [
+        {name: frame[name].to_numpy() for name in named["sensitive_features"]} or None
+        for frame in written
+    ]
+    is_unknown, test_owners = None, None
+    if not is_fraction and (column := partitioners[1].column) is not None:
+        owners, test_owners = (each[column] for each in columns)
+        is_unknown = find_unknown("test", owners, test_owners, unknown_clients)
     rows = federate(
-        (inputs[0], labels.values[0], partition),
-        test_part,
+        *zip(inputs, labels.values, partitions, strict=False),
         num_classes=labels.num_classes,
         name=name,
         label_skew_only=partitioner.label_skew_only,
         test_fraction=float(test) if is_fraction else 0.0,
         validation_fraction=validation_fraction,
         seed=seed,
-        sensitive_features=_sensitive(frames[0].assign(**texts[0]), named["sensitive_features"]),
-        test_sensitive_features=test_sensitive,
+        sensitive_features=sensitive[0],
+        test_sensitive_features=None if is_fraction else sensitive[1],
     )
     rows = with_label_unit(rows, label_unit)
     if is_unknown is not None:
@@ -210,8 +210,9 @@ def from_table(
     for argument, others in {"test": frames[1:], "central_test": central}.items():
         for frame in others:
             check_columns(argument, kept, frame)
+    # Fitted to the rows that clients train on, without validation rows.
     fitted = fit_encoding(
-        frames[0][kept].iloc[_training_rows(rows.train)],
+        frames[0][kept].iloc[np.asarray(rows.train.features)[np.asarray(rows.train.order), 0]],
         categorical,
         one_hot=encoding == "one_hot",
     )
@@ -244,22 +245,13 @@ def _with_features(
     )
 
 
-def _row_numbers(frame: Frame) -> np.ndarray:
-    return np.arange(len(frame), dtype=np.int32)[:, None]
-
-
-def _training_rows(train: ClientExamples) -> np.ndarray:
-    """Returns the indices of the rows that clients train on, without validation rows."""
-    return np.asarray(train.features)[np.asarray(train.order), 0]
-
-
-def _texts(
+def _with_texts(
     sources: Sequence[Any],
     frames: Sequence[Frame],
     named: dict[str, tuple[str, ...]],
     partitioners: Sequence[Partitioner],
-) -> list[dict[str, Any]]:
-    """Returns the texts of columns that name clients and groups, by column of each table.
+) -> list[Frame]:
+    """Returns tables with the texts of columns that name clients and groups.
 
     Clients are always texts; of other columns, those of which reading a file lost something.
     """
@@ -277,7 +269,10 @@ def _texts(
         for frame, texts in zip(frames, written, strict=True)
         if name in texts.columns and _is_changed(frame[name], texts[name])
     }
-    return [{name: texts[name] for name in texts.columns if name in kept} for texts in written]
+    return [
+        frame.assign(**{name: texts[name] for name in texts.columns if name in kept})
+        for frame, texts in zip(frames, written, strict=True)
+    ]
 
 
 def _is_changed(values: pd.Series, texts: pd.Series) -> bool:
@@ -301,10 +296,6 @@ def _check_spelling(label: str, frame: Frame, source: Any) -> None:
             f"label {label!r} has the texts {names[:5]} for the number {value}; expected one text "
             "for a class; write equal classes alike, or different ones with a letter.",
         )
-
-
-def _sensitive(frame: Frame, names: Sequence[str]) -> dict[str, np.ndarray] | None:
-    return {name: frame[name].to_numpy() for name in names} or None
 
 
 def _columns_by_argument(

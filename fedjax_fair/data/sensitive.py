@@ -15,6 +15,7 @@ from fedjax_fair.data.conversion import (
     check_range,
     find_missing,
     first_index,
+    is_storable,
     require,
 )
 
@@ -204,12 +205,8 @@ def check_sensitive_names(names: Any) -> None:
 
 def _check_texts(argument: str, texts: Any) -> None:
     for text in texts:
-        # Files of results cannot hold null characters and surrogates.
         require(
-            isinstance(text, str)
-            and text.strip()
-            and "\0" not in text
-            and text == text.encode(errors="replace").decode(),
+            isinstance(text, str) and text.strip() and is_storable(text),
             f"{argument}: the name {text!r} is missing, empty or not text; expected non-empty "
             "text, such as 'unknown'.",
         )

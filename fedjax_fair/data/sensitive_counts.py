@@ -17,6 +17,7 @@ __all__ = [
     "EmptyCells",
     "client_counts",
     "empty_client_cells",
+    "example_columns",
     "format_client_counts",
     "group_counts",
     "summarize_sensitive",
@@ -62,7 +63,7 @@ def group_counts(
         >>> group_counts(data.train, 0, 2, 2).tolist()
         [[1, 0], [1, 2]]
     """
-    _, codes, labels = _columns(examples, feature)
+    _, codes, labels = example_columns(examples, feature)
     if labels is None:
         return np.bincount(codes, minlength=num_values)[:, None]
     cells = codes.astype(np.int64) * num_classes + labels
@@ -77,7 +78,7 @@ def empty_client_cells(examples: ClientExamples, feature: int, num_values: int) 
         feature: Index of the feature.
         num_values: Number of its values.
     """
-    owners, codes, _ = _columns(examples, feature)
+    owners, codes, _ = example_columns(examples, feature)
     occupied = np.unique(owners * num_values + codes)
     num_cells = examples.num_clients * num_values
     # The first empty cells are among as many cells as are occupied, and a few more.
@@ -87,7 +88,7 @@ def empty_client_cells(examples: ClientExamples, feature: int, num_values: int) 
     return EmptyCells(num_cells - len(occupied), num_cells, pairs)
 
 
-def _columns(
+def example_columns(
     examples: ClientExamples, feature: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Returns client, code and class of each assigned example; None for labels without classes."""
@@ -119,7 +120,7 @@ def client_counts(
         if not examples.has_targets
     }
     for feature, (name, values) in enumerate(names):
-        owners, codes, _ = _columns(examples, feature)
+        owners, codes, _ = example_columns(examples, feature)
         for code, value in enumerate(values):
             minlength = examples.num_clients
             counts[f"{name}={value}"] = np.bincount(owners[codes == code], minlength=minlength)

@@ -106,8 +106,12 @@ def train_cohort(
             assert status.responded is not None
             residual = jax.tree.map(partial(jnp.where, status.responded), residual, used)
             if sent is not None:  # Faults change all elements of an update.
+                lost = ~status.responded
                 update = jax.tree.map(
-                    partial(_keep_unsent, status.responded), sent, result.update, trained.update
+                    lambda is_sent, arrived, trained: jnp.where(is_sent | lost, arrived, trained),
+                    sent,
+                    result.update,
+                    trained.update,
                 )
                 result = result._replace(update=update)
         if uses_local_models:
@@ -170,13 +174,6 @@ def _num_bytes(mask: Variables | None, variables: Variables) -> Int[Array, ""] |
     pairs = zip(jax.tree.leaves(mask), jax.tree.leaves(variables), strict=True)
     sizes = [jnp.sum(mask, dtype=jnp.int32) * leaf.dtype.itemsize for mask, leaf in pairs]
     return jnp.sum(jnp.stack(sizes), dtype=jnp.int32)
-
-
-def _keep_unsent(
-    responded: Bool[Array, ""], is_sent: Bool[Array, "..."], arrived: Array, trained: Array
-) -> Array:
-    """Returns the arrived update, with the elements of local training where nothing is sent."""
-    return jnp.where(is_sent | ~responded, arrived, trained)
 
 
 def default_clients_per_batch(solver: Solver, model_bytes: int, cohort_size: int) -> int:

@@ -77,10 +77,6 @@ class Schedule(Tree):
         checks.instance("times", self.times, ClientTimes, "timing.from_table('speeds.csv', 100)")
         checks.one_of("offline", self.offline, get_args(Offline))
 
-    def check(self, num_clients: int) -> None:
-        """Raises a ``ValueError`` if the times are not of so many clients."""
-        self.times.check(num_clients)
-
     @abstractmethod
     def available(self, state: PyTree) -> Bool[Array, " clients"] | None:
         """Returns the mask of clients that can start; None for all."""
@@ -148,8 +144,7 @@ class Schedule(Tree):
 
     def classes_of(self, clients: Int[Array, "..."]) -> Int[Array, "..."]:
         """Returns the device classes of some clients."""
-        classes = jnp.asarray(self.times.device_class, jnp.int32)
-        return jnp.broadcast_to(classes, self.num_clients)[clients]
+        return jnp.asarray(self.times.device_class, jnp.int32)[clients]
 
 
 def no_time(*shape: int) -> Clock:

@@ -108,11 +108,7 @@ class CachedGains(ArraySetFunction):
         """Returns ``sum_i clip(s_ij, old_i, new_i) - old_i``, the decrease of ``_served``."""
 
     def init(self) -> PyTree:
-        floor = self._floor()
-        if not self._caches:
-            return Memo(floor)
-        gains = self._all_gains(floor)
-        return Memo(floor, gains, gains)
+        return self.renew(Memo(self._floor()))
 
     def renew(self, memo: PyTree) -> PyTree:
         if not self._caches:
@@ -127,7 +123,11 @@ class CachedGains(ArraySetFunction):
         return memo.gains[item] if self._caches else self._gain(memo.best, item)
 
     def _gain(self, best: Float[Array, " points"], item: Integer) -> Float[Array, ""]:
-        return jnp.sum(jnp.maximum(self._column(item) - best, 0.0))
+        return self._sum(jnp.maximum(self._column(item) - best, 0.0))
+
+    def _sum(self, differences: Float[Array, "points ..."]) -> Float[Array, "..."]:
+        """Returns the sum over points."""
+        return jnp.sum(differences, axis=0)
 
     def _equal_items(self, item: Integer) -> Bool[Array, " size"]:
         """Returns the item, and those known to equal it."""

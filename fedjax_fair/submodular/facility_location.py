@@ -62,16 +62,10 @@ class _OfMatrix(CachedGains):
             return memo.gains
         return self._sum(jnp.maximum(self._rows(slice(None)) - memo.best[:, None], 0.0))
 
-    def _gain(self, best: Float[Array, " points"], item: Integer) -> Float[Array, ""]:
-        return self._sum(jnp.maximum(self._column(item) - best, 0.0))
-
     # Weights multiply differences: a similarity that is multiplied and subtracted in one operation
     # is not rounded, and would differ from the rounded one.
     def _weighted(self, differences: Array, point: Any) -> Array:
         return differences
-
-    def _sum(self, differences: Float[Array, "points ..."]) -> Float[Array, "..."]:
-        return jnp.sum(differences, axis=0)
 
     # Written as sums of rows, since a reduction over the first axis is slow on a CPU.
     def _served(self, points: Array, best: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -183,10 +184,11 @@ class TrainingMonitor:
         self._was_constant = np.zeros(len(seeds), bool)
         self._warned: set[str] = set()
 
-    def check_weights(self, info: RoundInfo, first_round: int) -> None:
-        """Warns once if weights ``[seeds, rounds, cohort]`` of applied updates are invalid.
+    def check_rounds(self, info: RoundInfo, first_round: int) -> None:
+        """Warns once of invalid weights of applied updates, and of states that are not finite.
 
-        Also if all are zero although clients responded.
+        Weights ``[seeds, rounds, cohort]`` are also invalid if all are zero although clients
+        responded.
         """
         weights = np.asarray(info.weights, np.float64)
         total = np.sum(weights, axis=2)
@@ -195,51 +197,49 @@ class TrainingMonitor:
         is_sum_wrong = ~(np.abs(total - 1) <= MAX_WEIGHT_ERROR) & ~is_zero
         is_negative = np.min(weights, axis=2) < -MAX_WEIGHT_ERROR
         is_applied = np.asarray(info.finite)
-        missing = np.any(~np.asarray(info.responded) & (weights != 0), axis=2) & is_applied
-        self._warn_first(
-            first_round,
-            "missing",
-            missing,
-            lambda run, round: (
-                "results that did not arrive have weights, and count as zeros: expected an "
-                "aggregator that calls cohort.renormalize_weights."
+        responded = np.asarray(info.responded)
+        missing = np.any(~responded & (weights != 0), axis=2) & is_applied
+        states = 0 if info.state_nonfinite is None else info.state_nonfinite
+        count = np.sum(np.broadcast_to(states, weights.shape), axis=2)
+        signs: tuple[tuple[str, Bool[np.ndarray, "seeds rounds"], Callable[..., str]], ...] = (
+            (
+                "missing",
+                missing,
+                lambda run, round: (
+                    "results that did not arrive have weights, and count as zeros: expected an "
+                    "aggregator that calls cohort.renormalize_weights."
+                ),
+            ),
+            (
+                "weights",
+                is_applied & (is_sum_wrong | is_negative),
+                lambda run, round: (
+                    f"the weights of the cohort are {np.round(weights[run, round], 4).tolist()}: "
+                    "expected numbers >= 0 that sum to 1, from the selector and the aggregator."
+                ),
+            ),
+            (
+                "zeros",
+                is_applied & is_zero & np.any(responded, axis=2),
+                lambda run, round: (
+                    "all weights of the cohort are 0, so that no client changes the model: "
+                    "expected numbers >= 0 that sum to 1, from the selector and the aggregator."
+                ),
+            ),
+            (
+                "state",
+                count > 0,
+                lambda run, round: (
+                    f"the new states of {count[run, round]} clients are not finite and were not "
+                    "stored; a smaller learning rate may help."
+                ),
             ),
         )
-        self._warn_first(
-            first_round,
-            "weights",
-            is_applied & (is_sum_wrong | is_negative),
-            lambda run, round: (
-                f"the weights of the cohort are {np.round(weights[run, round], 4).tolist()}: "
-                "expected numbers >= 0 that sum to 1, from the selector and the aggregator."
-            ),
-        )
-
-        responded = np.any(np.asarray(info.responded), axis=2)
-        self._warn_first(
-            first_round,
-            "zeros",
-            is_applied & is_zero & responded,
-            lambda run, round: (
-                "all weights of the cohort are 0, so that no client changes the model: expected "
-                "numbers >= 0 that sum to 1, from the selector and the aggregator."
-            ),
-        )
-
-    def check_states(self, info: RoundInfo, first_round: int) -> None:
-        """Warns once if new states of clients ``[seeds, rounds, cohort]`` are not finite."""
-        if info.state_nonfinite is None:
-            return
-        count = np.sum(info.state_nonfinite, axis=2)
-        self._warn_first(
-            first_round,
-            "state",
-            count > 0,
-            lambda run, round: (
-                f"the new states of {count[run, round]} clients are not finite and were not "
-                "stored; a smaller learning rate may help."
-            ),
-        )
+        for metric, affected, message in signs:
+            round = int(np.argmax(affected.any(axis=0)))
+            self._warn(
+                first_round + round, metric, affected[:, round], partial(message, round=round)
+            )
 
     def replay(self, history: History) -> None:
         """Applies ``update`` to the evaluations of a resumed run."""
@@ -316,17 +316,6 @@ class TrainingMonitor:
         )
         for sign in signs:
             self._warn(round, *sign)
-
-    def _warn_first(
-        self,
-        first_round: int,
-        metric: str,
-        affected: Bool[np.ndarray, "seeds rounds"],
-        message: Callable[[int, int], str],
-    ) -> None:
-        """Warns once of the first affected round."""
-        round = int(np.argmax(affected.any(axis=0)))
-        self._warn(first_round + round, metric, affected[:, round], lambda run: message(run, round))
 
     def _warn(
         self,

@@ -124,7 +124,7 @@ def check_runs(method: Stacked, data: FederatedData) -> None:
     for round in _rounds_of(method):
         check_faults(round, data.num_clients)
         if round.schedule is not None:
-            round.schedule.check(data.num_clients)
+            round.schedule.times.check(data.num_clients)
 
 
 @explain_callback_errors()
@@ -236,15 +236,14 @@ def train_loop(
             if options.on_nonfinite == "raise":
                 _check_finite(info, history.round, batch, store)
             warn_of_clients(info.selector, history.round, seeds, data)
-            monitor.check_weights(info, history.round)
-            monitor.check_states(info, history.round)
+            monitor.check_rounds(info, history.round)
             history.add_rounds(info)
             stop = evaluate(info.clients[:, -1], info) or is_late()
             if store is not None and (stop or history.round == rounds or store.due):
                 store.save(functions.to_saved(state), history, best_tracker)
 
     num_trained = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(state.variables.params))
-    devices = devices_of(method, data.num_clients)
+    devices = devices_of(method)
     dataset = results.to_dataset(
         history, seeds, data, functions.traffic, options.metrics, model, num_trained, devices
     )
@@ -271,7 +270,7 @@ def train_loop(
     return FitResult(dataset, variables, model, trained_rounds, personalized, encoding)
 
 
-def devices_of(method: Stacked, num_clients: int) -> results.Devices | None:
+def devices_of(method: Stacked) -> results.Devices | None:
     """Returns the devices of the clients in all runs; None without a schedule."""
     schedule = method.first.schedule
     if schedule is None:
@@ -279,8 +278,7 @@ def devices_of(method: Stacked, num_clients: int) -> results.Devices | None:
     times = method.field("schedule").field("times")
     # Runs of a batch may have other devices.
     runs = list(zip(*times.per_run, strict=True)) or [()]
-    each = [times.structure.fill(times.shared, leaves).device_class for leaves in runs]
-    classes = np.stack([np.broadcast_to(np.asarray(one), (num_clients,)) for one in each])
+    classes = np.stack([times.structure.fill(times.shared, run).device_class for run in runs])
     is_asynchronous = isinstance(schedule, Asynchronous)
     are_equal = bool((classes == classes[0]).all())
     return results.Devices(
@@ -368,17 +366,14 @@ def _check_finite(
     ids = np.unique(info.clients[runs[0], round][sent])
     # The id is -1 in centralized training.
     clients = batch.host_data.label_clients(ids[ids >= 0].tolist())
+    secure = "with secure aggregation a value may be beyond max_abs_value"
     if clients:
         cause = (
             f", of clients {clients} with seed {diverged[0]} (a smaller learning rate may help, or "
-            "on_nonfinite='drop_client'; with secure aggregation a value may be beyond "
-            "max_abs_value)"
+            f"on_nonfinite='drop_client'; {secure})"
         )
     elif np.isfinite(weights).all():
-        cause = (
-            " (a smaller learning rate may help; with secure aggregation a value may be beyond "
-            "max_abs_value)"
-        )
+        cause = f" (a smaller learning rate may help; {secure})"
     else:
         cause = (
             f", because the weights of the cohort are {weights.tolist()} with seed {diverged[0]}; "

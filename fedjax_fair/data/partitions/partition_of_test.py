@@ -1,4 +1,4 @@
-"""Assignment of separate test examples to the clients of a partition."""
+"""Partition of training examples, and of separate test examples to the same clients."""
 
 from __future__ import annotations
 
@@ -13,44 +13,46 @@ from fedjax_fair.data.partitions.class_partition import split_test
 from fedjax_fair.data.partitions.partition import assign_by_owner
 from fedjax_fair.data.partitions.partitioner import Partition, Partitioner, column_values
 
-__all__ = ["partition_test"]
+__all__ = ["partition_parts"]
 
 
-def partition_test(
+def partition_parts(
     partitioner: Partitioner,
-    partition: Partition,
-    labels: tuple[np.ndarray, np.ndarray],
-    columns: tuple[Mapping[str, Any], Mapping[str, Any]],
+    labels: Sequence[np.ndarray],
+    columns: Sequence[Mapping[str, Any]],
     seed: int,
-) -> Partition:
-    """Assigns test examples to the clients that a partitioner made of the training examples.
+) -> list[Partition]:
+    """Splits training examples, and test examples if there are any.
 
-    By the column of clients if the test examples have it. Otherwise every client gets test examples
-    with the distribution of its training examples over classes, and over the values of the columns
-    that the partitioner splits ``by`` (`split_test`); or the bias that was requested.
+    Test examples are assigned by the column of clients if they have it. Otherwise every client gets
+    test examples with the distribution of its training examples over classes, and over the values
+    of the columns that the partitioner splits ``by`` (`split_test`); or the requested bias.
 
     Args:
         partitioner: The partitioner.
-        partition: Its partition of the training examples.
-        labels: Classes of training and of test examples; targets count as one class.
-        columns: Columns of training and of test examples.
+        labels: Classes of training and maybe of test examples; targets count as one class.
+        columns: Columns of the same parts.
         seed: Seed of the partition.
     """
+    partition = partitioner.split(labels[0], seed, **columns[0])
+    if len(labels) == 1:
+        return [partition]
     if partition.bias is not None:
-        return split_by_request(partition.bias, labels[1], columns[1], seed)
+        return [partition, split_by_request(partition.bias, labels[1], columns[1], seed)]
     name = partitioner.column
     if name is not None and name in columns[1]:
         owners, test_owners = (
             column_values(name, each, len(part)) for each, part in zip(columns, labels, strict=True)
         )
         # A partitioner may leave clients out.
-        return assign_by_owner(owners[partition.order], test_owners)
-    return split_test(partition, *_joint_classes(labels, columns, partitioner.by), seed)
+        return [partition, assign_by_owner(owners[partition.order], test_owners)]
+    classes = _joint_classes(labels, columns, partitioner.by)
+    return [partition, split_test(partition, *classes, seed)]
 
 
 def _joint_classes(
-    labels: tuple[np.ndarray, np.ndarray],
-    columns: tuple[Mapping[str, Any], Mapping[str, Any]],
+    labels: Sequence[np.ndarray],
+    columns: Sequence[Mapping[str, Any]],
     by: Sequence[str],
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
     """Returns a class for every combination of label and values of columns."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -102,17 +102,16 @@ def acs(
         raise ValueError(f"frame has no rows for {task=}: expected some; look at its states.")
     codes = [name for name in problem.features if name not in _NUMERIC | {_STATE}]
     table = table.astype(dict.fromkeys(codes, np.int64))
-    options: dict[str, Any] = {"exclude": [] if client == _STATE else [_STATE]}
     return from_table(
         table,
         label=problem.target,
         client=client,
         sensitive_features=sensitive_features,
         categorical=codes,
+        exclude=() if client == _STATE else (_STATE,),
         encoding=encoding,
         test=test,
         validation_fraction=validation_fraction,
         seed=seed,
         name=f"acs_{task}",
-        **options,
     )

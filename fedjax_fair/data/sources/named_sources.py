@@ -18,7 +18,7 @@ from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.partitions.class_partition import classes_per_client
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.partitions.partition import by_column, natural
-from fedjax_fair.data.partitions.partition_of_test import partition_test
+from fedjax_fair.data.partitions.partition_of_test import partition_parts
 from fedjax_fair.data.partitions.partitioner import Partitioner
 from fedjax_fair.data.sources import raw_files, tfds_images
 from fedjax_fair.data.sources.logistic import read_synthetic
@@ -208,30 +208,23 @@ def load(
 def _split(
     name: str, splits: Splits, partitioner: Partitioner, seed: int, validation_fraction: float
 ) -> FederatedData:
-    train, test, num_classes = splits.train, splits.test, splits.num_classes
-    partition = partitioner.split(train.labels, seed, **train.columns)
-    test_part, test_sensitive = None, None
-    if test is not None:
-        labels, columns = (train.labels, test.labels), (train.columns, test.columns)
-        test_partition = partition_test(partitioner, partition, labels, columns, seed)
-        test_part = (test.features, test.labels, test_partition)
-        test_sensitive = _sensitive(splits, test)
+    parts = [splits.train] if splits.test is None else [splits.train, splits.test]
+    labels, columns = [part.labels for part in parts], [part.columns for part in parts]
+    partitions = partition_parts(partitioner, labels, columns, seed)
+    sensitive = [
+        {name: part.columns[name] for name in splits.sensitive_features} or None for part in parts
+    ]
     federated = federate(
-        (train.features, train.labels, partition),
-        test_part,
-        num_classes=num_classes,
+        *((part.features, part.labels, each) for part, each in zip(parts, partitions, strict=True)),
+        num_classes=splits.num_classes,
         name=name,
         label_skew_only=partitioner.label_skew_only,
         validation_fraction=validation_fraction,
         seed=seed,
-        sensitive_features=_sensitive(splits, train),
-        test_sensitive_features=test_sensitive,
+        sensitive_features=sensitive[0],
+        test_sensitive_features=None if splits.test is None else sensitive[1],
     )
     return federated._replace(encoding=splits.encoding)
-
-
-def _sensitive(splits: Splits, part: Examples) -> dict[str, Any] | None:
-    return {name: part.columns[name] for name in splits.sensitive_features} or None
 
 
 class Description(NamedTuple):

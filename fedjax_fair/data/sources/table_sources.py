@@ -21,6 +21,7 @@ from fedjax_fair.data.sources.source import (
     Info,
     Source,
     Splits,
+    existing,
     resolve_data_dir,
 )
 from fedjax_fair.data.tables.table_encoding import check_columns, fit_encoding
@@ -191,7 +192,7 @@ def find_table(name: str, data_dir: DataDir = None) -> TableFiles:
             if (path := folder / f"{name}{suffix}").is_file():
                 return TableFiles(name, (path,), is_prepared=True)
     for folder in folders:
-        paths = [_existing(folder, file) for file in originals]
+        paths = [existing(folder, file) for file in originals]
         if any(paths):
             missing = [file for file, path in zip(originals, paths, strict=True) if path is None]
             if missing:
@@ -202,10 +203,6 @@ def find_table(name: str, data_dir: DataDir = None) -> TableFiles:
         f"{name!r} is not in {root}: expected tables/{name}.csv.gz{hint}; "
         "download it, or set data.dir to its folder."
     )
-
-
-def _existing(folder: Path, file: str) -> Path | None:
-    return next((path for path in (folder / file, folder / f"{file}.gz") if path.is_file()), None)
 
 
 def read_frames(files: TableFiles) -> list[Frame]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from fedjax_fair.data.conversion import first_index, require
+from fedjax_fair.data.conversion import first_index, is_storable, require
 from fedjax_fair.data.tables.array_columns import stack_arrays
 from fedjax_fair.data.tables.table_files import Frame, as_frame
 from fedjax_fair.utils import checks
@@ -374,10 +374,8 @@ def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ..
     try:
         codes, distinct = pd.factorize(series)
     except (TypeError, NotImplementedError):  # Lists and mappings, of pandas and of Arrow.
-        values = enumerate(series)
-        row, value = next(
-            (each for each in values if not _is_hashable(each[1])), (0, series.iloc[0])
-        )
+        others = (each for each in enumerate(series) if not isinstance(each[1], Hashable))
+        row, value = next(others, (0, series.iloc[0]))
         raise ValueError(
             f"column {series.name!r} has a value of {type(value).__name__} in row {row}: expected "
             "strings, integers or booleans as categories; exclude it, or name it as features= if "
@@ -399,14 +397,6 @@ def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ..
     return np.append(ascending, -1)[codes], tuple(values)
 
 
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
 def _check_texts(name: str, texts: Sequence[str]) -> None:
     """Checks the texts of different values: equal ones, and ones that files cannot hold."""
     repeated = [text for text, count in Counter(texts).items() if count > 1]
@@ -415,9 +405,7 @@ def _check_texts(name: str, texts: Sequence[str]) -> None:
         f"column {name!r} has different values with the same text {repeated[:1]}, such as 1 and "
         "'1'; expected one type; convert it by astype(str).",
     )
-    invalid = [
-        text for text in texts if "\0" in text or text != text.encode(errors="replace").decode()
-    ]
+    invalid = [text for text in texts if not is_storable(text)]
     require(
         not invalid,
         f"column {name!r} has the value {invalid[:1]}: expected text without null characters and "

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -193,12 +194,9 @@ def characters(texts: Texts | Iterable[str]) -> str:
         >>> characters(["To be, or", "not"]), characters({"Romeo": "Ay", "Juliet": ["me", "!"]})
         (' ,Tbenort', '!Aemy')
     """
-    speeches = texts if not isinstance(texts, Mapping) else _join(_speeches_of(texts).values())
+    is_by_client = isinstance(texts, Mapping)
+    speeches = chain.from_iterable(_speeches_of(texts).values()) if is_by_client else texts
     return "".join(sorted(set().union(*speeches)))
-
-
-def _join(lists: Iterable[Sequence[str]]) -> list[str]:
-    return [speech for each in lists for speech in each]
 
 
 def encode_text(text: str, vocabulary: str) -> Int[np.ndarray, " length"]:

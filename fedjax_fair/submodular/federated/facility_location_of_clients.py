@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular import multilinear
-from fedjax_fair.submodular.cached_gains import renewed
+from fedjax_fair.submodular import multilinear, sparse_functions
 from fedjax_fair.submodular.checked_arrays import as_finite
 from fedjax_fair.submodular.facility_location import facility_location as total_facility_location
 from fedjax_fair.submodular.federated.problem import (
@@ -20,15 +17,12 @@ from fedjax_fair.submodular.federated.problem import (
     DenseProblem,
     Extensions,
     Problem,
-    WeightedSum,
 )
 from fedjax_fair.submodular.federated.sparse_scores import SparseScores, clip_negative, sparse_gains
 from fedjax_fair.submodular.set_function import SetFunction
 
 __all__ = ["FACILITY_LOCATION", "FacilityLocation", "SparseFacilityLocation", "facility_location"]
 
-# Entries per block when few clients change.
-_BLOCK = 4096
 
 # Replaces the factor 1 - x of a certain item to allow division by it: a product with one of them is
 # negligible, with two it is 0, and the quotient is accurate to 1e-8.
@@ -129,7 +123,7 @@ class SparseFacilityLocation(Problem):
         return self.extensions(None, mask.astype(self.scores.scores.dtype)).gradients
 
     def total(self, weights: Float[Array, " clients"]) -> SetFunction:
-        return _CachedSum(self, weights)
+        return sparse_functions.SparseFacilityLocation(self.scores.weighted(weights))
 
 
 def _by_level(sparse: SparseScores, x: Float[Array, " size"]) -> tuple[Array, Array]:
@@ -165,96 +159,3 @@ def _by_rank(sparse: SparseScores, x: Float[Array, " size"]) -> tuple[Array, Arr
         targets = jnp.where(is_entry, entries, sparse.items.shape[0])
         gradient = gradient.at[targets].set(group_gradients, mode="drop")
     return values, gradient
-
-
-class _Memo(NamedTuple):
-    """Best score of every client in the set, and gains as in ``cached_gains.Memo``."""
-
-    best: Float[Array, " clients"]
-    gains: Float[Array, " size"]
-    computed: Float[Array, " size"]
-
-
-class _CachedSum(WeightedSum):
-    """Weighted sum with cached gains.
-
-    An added item changes gains only at the clients for which it is the best of the set.
-    """
-
-    problem: SparseFacilityLocation
-
-    def init(self):
-        best = jnp.zeros(self.problem.num_clients)
-        gains = self._all_gains(best)
-        return _Memo(best, gains, gains)
-
-    def gains(self, memo):
-        return memo.gains
-
-    def add(self, memo, item):
-        best = self._best_with(memo.best, item)
-        # If most clients change, recomputing costs no more and discards rounding errors.
-        num_changed = jnp.sum(best > memo.best, dtype=jnp.int32)
-        recompute = 3 * num_changed > 2 * self.problem.num_clients
-
-        def subtract():
-            gains = memo.gains
-            groups = self.problem.scores.groups, self.problem.scores.widths
-            for clients, width in zip(*groups, strict=True):
-                gains = gains - self._lost_gains(clients, width, memo.best, best)
-            return gains
-
-        gains, computed = renewed(
-            jax.lax.cond(recompute, lambda: memo.gains, subtract),
-            memo.computed,
-            recompute,
-            lambda other: self._gain(best, other),
-            lambda: self._all_gains(best),
-        )
-        return _Memo(best, gains, computed)
-
-    def _gain(self, best, item):
-        clients, places = self._raters(item)
-        better = jnp.maximum(self.problem.scores.scores[places] - best[clients], 0)
-        return jnp.sum(self.weights.at[clients].get(mode="fill", fill_value=0) * better)
-
-    def _all_gains(self, best):
-        sparse = self.problem.scores
-        better = jnp.maximum(sparse.scores - best[sparse.owners], 0)
-        gains = self.weights[sparse.owners] * better
-        return jax.ops.segment_sum(gains, sparse.items, sparse.size)
-
-    def _best_with(self, best, item):
-        """Returns the best scores with one more item."""
-        clients, places = self._raters(item)
-        return best.at[clients].max(self.problem.scores.scores[places], mode="drop")
-
-    def _raters(self, item):
-        """Returns the clients and the places of an item's scores; missing clients are invalid."""
-        sparse = self.problem.scores
-        lanes = sparse.item_offsets[item] + jnp.arange(sparse.max_raters, dtype=jnp.int32)
-        places = sparse.by_item.at[lanes].get(mode="clip")
-        is_rater = lanes < sparse.item_offsets[item + 1]
-        return jnp.where(is_rater, sparse.owners[places], sparse.num_clients), places
-
-    def _lost_gains(self, clients, width, old, new):
-        """Returns the decrease of all gains if best scores of some clients rise to ``new``."""
-        sparse = self.problem.scores
-        ranks = jnp.cumsum(new[clients] > old[clients], dtype=jnp.int32)
-        count, block_size = ranks[-1], max(1, _BLOCK // width)
-
-        def subtract_block(number, lost):
-            # Binary search finds the changed clients without a list of all of them.
-            numbers = number * block_size + jnp.arange(block_size, dtype=jnp.int32)
-            changed = clients[jnp.searchsorted(ranks, jnp.minimum(numbers + 1, count))]
-            entries, is_entry = sparse.blocks_of(changed, width)
-            is_entry = is_entry & (numbers < count)[:, None]
-            scores = sparse.scores.at[entries].get(mode="clip")
-            old_best, new_best = old[changed][:, None], new[changed][:, None]
-            decrease = jnp.clip(scores, old_best, new_best) - old_best
-            items = jnp.where(is_entry, sparse.items.at[entries].get(mode="clip"), sparse.size)
-            decrease = decrease * self.weights[changed][:, None]
-            return lost.at[items].add(decrease, mode="drop")
-
-        blocks = -(-count // block_size)
-        return jax.lax.fori_loop(0, blocks, subtract_block, jnp.zeros(sparse.size))

@@ -17,10 +17,7 @@ from fedjax_fair.submodular.federated import bounds, centralized_baselines, traj
 from fedjax_fair.submodular.federated.discrete_greedy import discrete_greedy
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
-from fedjax_fair.submodular.federated.importance_factors import (
-    compute_factors,
-    importance_factors,
-)
+from fedjax_fair.submodular.federated.importance_factors import importance_factors
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun
 from fedjax_fair.submodular.matroids import Matroid, Uniform
@@ -52,7 +49,7 @@ class Method(NamedTuple):
     """Method for finding a set.
 
     Attributes:
-        solve: ``solve(key, problem, matroid, client_weights)`` returns a run.
+        solve: ``solve(key, problem, matroid, client_weights=...)`` returns a run.
         guarantee: ``guarantee(run, matroid, largest, largest_of_client)``, with the largest value
             of a single item to all clients and to any one of them, or None.
         prepares: Whether importance factors are communicated first.
@@ -71,18 +68,21 @@ def baselines() -> dict[str, Method]:
         values = jnp.stack([jnp.zeros(()), problem.value(chosen, weights)])
         return GreedyRun(chosen, items, values, communication)
 
-    def central(key, problem, matroid, weights):
-        return centralized_baselines.centralized_greedy(problem, matroid, client_weights=weights)
+    def central(key, problem, matroid, **weights):
+        return centralized_baselines.centralized_greedy(problem, matroid, **weights)
 
-    def popular(key, problem, matroid, weights):
+    def popular(key, problem, matroid, client_weights):
         both_rounds = importance_factors(problem).communication
         communication = Communication(*(counts[:1] for counts in both_rounds))
-        chosen = centralized_baselines.top_singletons(problem, matroid, client_weights=weights)
-        return in_one_step(problem, matroid, weights, chosen, communication)
+        chosen = centralized_baselines.top_singletons(
+            problem, matroid, client_weights=client_weights
+        )
+        return in_one_step(problem, matroid, client_weights, chosen, communication)
 
-    def random(key, problem, matroid, weights):
+    def random(key, problem, matroid, client_weights):
         chosen = centralized_baselines.random_base(key, matroid)
-        return in_one_step(problem, matroid, weights, chosen, trajectory.no_communication(1))
+        communication = trajectory.no_communication(1)
+        return in_one_step(problem, matroid, client_weights, chosen, communication)
 
     return {GREEDY: Method(central), POPULAR: Method(popular), RANDOM: Method(random)}
 
@@ -144,19 +144,11 @@ def methods(
     if epsilon is not None:
         greedy = partial(discrete_greedy, epsilon=epsilon, resample=False)
     return {
-        "fedcg": Method(partial(_weighted, vote), of_fedcg),
-        "fedcg-gradient": Method(partial(_weighted, partial(vote, send="gradient")), of_fedcg),
-        "fedcg+": Method(
-            partial(_weighted, ascent), None if cohort_size is None else of_fedcg_plus
-        ),
-        "discrete-greedy": Method(
-            partial(_weighted, greedy), None if epsilon is None else of_discrete_greedy, True
-        ),
+        "fedcg": Method(vote, of_fedcg),
+        "fedcg-gradient": Method(partial(vote, send="gradient"), of_fedcg),
+        "fedcg+": Method(ascent, None if cohort_size is None else of_fedcg_plus),
+        "discrete-greedy": Method(greedy, None if epsilon is None else of_discrete_greedy, True),
     }
-
-
-def _weighted(solve, key, problem, matroid, weights):
-    return solve(key, problem, matroid, client_weights=weights)
 
 
 def compare(
@@ -245,13 +237,12 @@ def _run(problem, matroid, method, seeds, weights, round_by, importance) -> xr.D
 
 @partial(jax.jit, static_argnames="method")
 def _solve(keys, problem, matroid, method, weights):
-    importance = compute_factors(problem, weights)
-    largest = jnp.max(importance.singles)
+    largest = bounds.largest_single(problem, weights)
     single_gains = problem.gains(jnp.zeros(problem.size, bool))
     largest_of_client = single_gains.spread(jnp.zeros(problem.size))
 
     def solve_one(key):
-        run = method.solve(jax.random.split(key)[0], problem, matroid, weights)
+        run = method.solve(jax.random.split(key)[0], problem, matroid, client_weights=weights)
         measured = {}
         if isinstance(run, GreedyRun):
             measured = {"chosen": run.chosen, "final_value": problem.value(run.chosen, weights)}

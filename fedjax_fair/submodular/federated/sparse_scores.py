@@ -30,6 +30,7 @@ from fedjax_fair.submodular.federated.problem import Bases, Gains
 from fedjax_fair.submodular.federated.secure import Messages
 from fedjax_fair.submodular.matroids import Matroid, Uniform
 from fedjax_fair.submodular.matroids.matroid import MAX_ITEMS
+from fedjax_fair.submodular.sparse import SparseSimilarity
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Tree
 from fedjax_fair.utils.warning import warn
@@ -60,7 +61,6 @@ class SparseScores(Tree):
         widths: Largest number of entries of a client in each group.
         num_clients: Number of clients.
         size: Number of items.
-        max_raters: Largest number of scores of an item.
     """
 
     owners: Int[Array, " entries"]
@@ -75,11 +75,23 @@ class SparseScores(Tree):
     widths: tuple[int, ...]
     num_clients: int
     size: int
-    max_raters: int
 
     def max_per_client(self, amounts: Float[Array, " entries"]) -> Float[Array, " clients"]:
         """Returns the largest entry of each client; minus infinity without entries."""
         return jax.ops.segment_max(amounts, self.owners, self.num_clients, indices_are_sorted=True)
+
+    def weighted(self, weights: Float[Array, " clients"]) -> SparseSimilarity:
+        """Returns the scores times the weight of their client, as similarities of set functions."""
+        values = self.scores * weights[self.owners]
+        return SparseSimilarity(
+            items=self.items,
+            values=values,
+            rows=self.owners,
+            starts=self.offsets,
+            points=self.owners[self.by_item],
+            item_values=values[self.by_item],
+            item_starts=self.item_offsets,
+        )
 
     def entries_of(self, client: Int[Array, ""]) -> Int[Array, " longest"]:
         """Returns the indices of a client's entries, padded with an index after the last entry."""
@@ -181,7 +193,6 @@ def sparse_scores(
         widths=tuple(different_widths),
         num_clients=num_clients,
         size=size,
-        max_raters=int(raters.max()),
     )
 
 
