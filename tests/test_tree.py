@@ -261,6 +261,7 @@ class Declared(Tree):
     """Fields that declare their valid values."""
 
     kind: Literal["mean", "sum"] = "mean"
+    level: Literal[1, 2] = 1
     factor: Number | None = setting(checks.positive, default=None, at_most=4)
     names: tuple[str, ...] = setting(lambda name, value: (name, *value), default=())
 

@@ -48,7 +48,7 @@ class FedDynMean(Aggregator):
         return scheme_weights("uniform", cohort, context)
 
     def aggregate(self, state, cohort, results, context):
-        results.sent("drift", "solvers.FedDyn")
+        results.sent("drift", "solvers.FedDyn")  # Without a value: its updates are drift.
         counted = jnp.where(cohort.is_last_response, 1 / context.num_clients, 0.0)
         moved = context.weighted_sum(counted, results.update.params)
         drift = keep_finite(jax.tree.map(jnp.subtract, state, moved), state)

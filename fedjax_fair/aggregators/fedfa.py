@@ -58,7 +58,7 @@ class FedFA(Aggregator):
         return jnp.zeros(context.num_clients, jnp.int32)
 
     def aggregate(self, state, cohort, results, context):
-        accuracy = trained_means(context.model.accuracy, cohort, results, context)
+        accuracy = trained_means("accuracy", cohort, results, context)
         counts = state.at[cohort.responder_ids].add(1, mode="drop")
         responses = counts[cohort.clients]
         valid = cohort.responded_mask

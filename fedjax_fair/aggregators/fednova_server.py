@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -38,7 +40,7 @@ class FedNovaMean(Mean):
     """
 
     server_view = "scalars"
-    equal_weights = False  # Of the updates per step.
+    equal_weights: ClassVar[bool] = False  # Of the updates per step.
 
     weights: WeightingScheme = "num_examples"
 

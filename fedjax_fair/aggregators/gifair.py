@@ -72,7 +72,7 @@ class GIFAIR(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         weights = scheme_weights("num_examples", cohort, context)
-        losses = trained_means(context.model.loss, cohort, results, context)
+        losses = trained_means("loss", cohort, results, context)
         losses = jnp.where(cohort.responded_mask & jnp.isfinite(losses), losses, jnp.nan)
         groups, labels = _groups_of(cohort, context)
         latest = by_group.means(losses, labels, labels.shape[0])[labels]

@@ -85,7 +85,7 @@ class ShapFed(Aggregator):
         found = jnp.mean(_cosines(rows, mean), axis=1)
         values = jnp.where(is_known, self.memory * old + (1 - self.memory) * found, found)
         weights = _positive_weights(values, valid)
-        state = write_rows(state, cohort, valid, _Contributions(values, True))
+        state = write_rows(state, cohort, valid, _Contributions(values, jnp.array(True)))
         update = gathered.with_params(weighted_sum(updates.params, weights))
         return update, state, Aggregation(weights, {"contribution": values})
 

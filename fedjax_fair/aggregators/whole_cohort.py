@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -106,7 +105,7 @@ def replace_rows(
 
 
 def trained_means(
-    measure: Callable[..., Float[Array, "batch ..."]],
+    measure: Literal["loss", "accuracy"],
     cohort: Cohort,
     results: LocalResult,
     context: Context,
@@ -114,14 +113,15 @@ def trained_means(
     """Returns the mean of a measure over the labels of each client, at its model after training.
 
     Args:
-        measure: ``Model.loss`` or ``Model.accuracy``.
+        measure: Name of a function of the model.
         cohort: The cohort.
         results: Results of the cohort.
         context: Context of the round.
     """
 
     def sums(variables, features, labels):
-        values = measure(apply_model(context.model, variables, features), labels)
+        outputs = apply_model(context.model, variables, features)
+        values = getattr(context.model, measure)(outputs, labels)
         return sum_labels(values, labels), count_labels(labels)
 
     # Both are means over examples.

@@ -93,13 +93,13 @@ class Tree:
     functions and a plain zero are structure under any annotation, so that a term with a factor of
     zero is not computed. A missing annotation therefore only recompiles.
 
-    The constructor checks fields annotated as ``Literal`` or declared by `setting`, and calls
-    ``__post_init__``. None of this happens when JAX rebuilds an instance, whose children can be any
-    objects.
+    The constructor checks fields that are annotated as ``Literal`` or declared by `setting`, and
+    calls ``__post_init__``. None of this happens when JAX rebuilds an instance, whose children can
+    be any objects.
 
     Raises:
         ValueError: If a structure field is traced, an array, or not hashable; if an ``int`` field
-            is not an integer; or if an abstract method is not defined.
+            is not an integer; if a value is not valid; or if an abstract method is not defined.
 
     Examples:
         >>> class Scale(Tree):
@@ -354,14 +354,18 @@ def _check_values(tree: Tree) -> None:
 
 @functools.cache
 def _choices(cls: type) -> dict[str, tuple[str, ...]]:
-    """Returns the valid strings of the fields that are annotated as ``Literal``."""
+    """Returns the valid values of the fields that are annotated as ``Literal`` of strings."""
     names = {field.name for field in dataclasses.fields(cls)}
     try:
         hints = get_type_hints(cls)
     except NameError:  # An annotation names what is local to a function.
         return {}
-    literals = {name: hint for name, hint in hints.items() if get_origin(hint) is Literal}
-    return {name: get_args(hint) for name, hint in literals.items() if name in names}
+    choices = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+    return {
+        name: words
+        for name, words in choices.items()
+        if name in names and all(isinstance(word, str) for word in words)
+    }
 
 
 # An array in a structure field is refused when the instance is constructed, because the later error

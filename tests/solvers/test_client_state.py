@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import linear_model, make_federation
+from conftest import linear_gradient, linear_model, make_federation
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, server_optimizers, solvers
@@ -56,22 +56,6 @@ def repeated(*cohorts):
     return ff.Selector.from_functions(select)
 
 
-def examples_of(client):
-    train = FEDERATION.train
-    first = train.offsets[client]
-    rows = train.order[first : first + train.sizes[client]]
-    return np.float64(train.features[rows]), train.labels[rows]
-
-
-def gradient(params, client):
-    features, labels = examples_of(client)
-    logits = features @ params["kernel"] + params["bias"]
-    errors = np.exp(logits - logits.max(1, keepdims=True))
-    errors /= errors.sum(1, keepdims=True)
-    errors[np.arange(len(labels)), labels] -= 1
-    return {"kernel": features.T @ errors / len(labels), "bias": errors.mean(0)}
-
-
 def tree_map(function, *trees):
     return {name: function(*(tree[name] for tree in trees)) for name in trees[0]}
 
@@ -104,7 +88,7 @@ def test_scaffold_equals_numpy():
             y = x
             for _ in range(3):
                 step = tree_map(
-                    lambda g, c, ci: g + c - ci, gradient(y, client), server, clients[client]
+                    lambda g, c, ci: g + c - ci, linear_gradient(y, client), server, clients[client]
                 )
                 y = tree_map(lambda y, g: y - 0.2 * g, y, step)
             updates.append(tree_map(np.subtract, y, x))
@@ -145,7 +129,7 @@ def test_scaffold_reaches_the_optimum_where_fedavg_does_not():
     solver = solvers.SGD(0.1, BATCH, steps=8, momentum=0.5, weight_decay=0.1)
 
     def slope(params):
-        parts = [gradient(tree_map(np.float64, params), c) for c in range(NUM_CLIENTS)]
+        parts = [linear_gradient(tree_map(np.float64, params), c) for c in range(NUM_CLIENTS)]
         mean = tree_map(lambda *g: np.einsum("c,c...->...", weights, np.stack(g)), *parts)
         total = tree_map(lambda g, w: g + 0.1 * w, mean, params)
         return np.sqrt(sum(np.sum(leaf**2) for leaf in total.values()))
@@ -185,7 +169,7 @@ def test_ditto_without_pull_trains_alone():
     for client, num_rounds in enumerate((2, 4, 4, 2, 0, 0)):
         params = tree_map(np.float64, local[0].params)
         for _ in range(3 * num_rounds):
-            params = tree_map(lambda w, g: w - 0.2 * g, params, gradient(params, client))
+            params = tree_map(lambda w, g: w - 0.2 * g, params, linear_gradient(params, client))
         row = jax.tree.map(lambda leaf, client=client: leaf[client], local[3].params)
         chex.assert_trees_all_close(row, params, atol=2e-6)
 
@@ -199,7 +183,7 @@ def test_a_step_of_ditto_with_full_pull_starts_from_the_received_model():
     received = tree_map(np.float64, before[1].variables.params)
     for client in range(NUM_CLIENTS):
         old = jax.tree.map(lambda leaf, client=client: leaf[client], before[3].params)
-        expected = tree_map(lambda x, g: x - 0.25 * g, received, gradient(old, client))
+        expected = tree_map(lambda x, g: x - 0.25 * g, received, linear_gradient(old, client))
         row = jax.tree.map(lambda leaf, client=client: leaf[client], after[3].params)
         chex.assert_trees_all_close(row, expected, atol=2e-6)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import NUM_CLASSES, linear_model, make_federation, normalized_model
+from conftest import NUM_CLASSES, linear_gradient, linear_model, make_federation, normalized_model
 from flax import nnx
 
 import fedjax_fair as ff
@@ -94,24 +94,8 @@ def test_lg_fedavg_is_fedper_of_the_complement():
     chex.assert_trees_all_equal(lg_fedavg, fedper)
 
 
-def examples_of(client):
-    train = FEDERATION.train
-    first = train.offsets[client]
-    rows = train.order[first : first + train.sizes[client]]
-    return np.float64(train.features[rows]), train.labels[rows]
-
-
-def gradient(params, client):
-    features, labels = examples_of(client)
-    logits = features @ params["kernel"] + params["bias"]
-    errors = np.exp(logits - logits.max(1, keepdims=True))
-    errors /= errors.sum(1, keepdims=True)
-    errors[np.arange(len(labels)), labels] -= 1
-    return {"kernel": features.T @ errors / len(labels), "bias": errors.mean(0)}
-
-
 def step(params, client, names, rate=0.2):
-    slope = gradient(params, client)
+    slope = linear_gradient(params, client)
     return params | {name: params[name] - rate * slope[name] for name in names}
 
 
