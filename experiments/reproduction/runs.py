@@ -146,8 +146,8 @@ def _missing(
 
 
 def federate(
-    features: np.ndarray,
-    labels: np.ndarray,
+    features: Any,
+    labels: Any,
     train: Iterable[np.ndarray],
     test: Iterable[np.ndarray],
     seed: int,
