@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
+from fedjax_fair.metrics import paired
 from fedjax_fair.results.intervals import format_number
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ __all__ = [
     "append_rows",
     "format_interval",
     "has_rows",
+    "interval_of",
     "markdown_table",
     "options_of",
     "read_rows",
@@ -77,6 +80,12 @@ def write_study(
     for name, drawn in figures.items():
         drawn.savefig(stem.with_name(f"{name}.png"), dpi=90)
     print(text)
+
+
+def interval_of(differences: Any) -> dict[str, float]:
+    """Returns the mean ``difference`` of pairs, its 95% interval and its p value."""
+    found = paired.interval(np.asarray(differences))
+    return {"low": found.low, "difference": found.mean, "high": found.high, "p": found.p}
 
 
 def format_interval(row: Any, form: str) -> str:

@@ -30,7 +30,7 @@ __all__ = ["About", "describe", "page", "write"]
 
 
 class About(NamedTuple):
-    """What a page says of a benchmark, next to the contents of its report.
+    """Facts on the page of a benchmark, next to the contents of its report.
 
     Attributes:
         title: Title of the page.

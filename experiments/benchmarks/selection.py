@@ -150,7 +150,7 @@ def _similarities(size: int) -> np.ndarray:
 
 
 def _rows_touched(matrix: np.ndarray, items: np.ndarray) -> int:
-    """How many points are served better, over all steps but the last; each is a row to read."""
+    """Counts points that are served better, over all steps but the last; each is a row to read."""
     best, touched = np.zeros(matrix.shape[0], np.float32), 0
     for item in items[:-1]:
         touched += int((matrix[:, item] > best).sum())

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -23,6 +24,7 @@ from fedjax_fair.roles import Aggregator, Model, Selector
 
 __all__ = [
     "CompileTimes",
+    "RepeatedRounds",
     "Times",
     "alternate",
     "environment",
@@ -139,6 +141,21 @@ def federated_round(
         aggregator or ff.aggregators.Mean(),
         clients_per_batch=clients_per_batch,
     )
+
+
+class RepeatedRounds:
+    """A compiled function of some rounds, called repeatedly on its donated state, as in ``fit``."""
+
+    def __init__(self, round: ff.Round, data: FederatedData, num_rounds: int) -> None:
+        self.round, self.data = round, data  # Arguments, as in `fit`.
+        self.state = jax.jit(round.init)(jax.random.key(0), data)
+        run = jax.jit(partial(ff.run, num_rounds=num_rounds), donate_argnums=1)
+        self.program = run.lower(round, self.state, data).compile()
+
+    def __call__(self) -> Any:
+        """Runs the rounds, and returns the model."""
+        self.state, _ = self.program(self.round, self.state, self.data)
+        return self.state.variables
 
 
 def environment() -> str:

@@ -10,7 +10,6 @@ has a model for each client that trains.
 from __future__ import annotations
 
 import resource
-from functools import partial
 from itertools import product
 
 import jax
@@ -18,6 +17,7 @@ import numpy as np
 
 import fedjax_fair as ff
 from experiments.benchmarks.timing import (
+    RepeatedRounds,
     alternate,
     federated_round,
     in_new_process,
@@ -31,21 +31,6 @@ from fedjax_fair.numerics.trees import tree_bytes
 POPULATIONS = (100, 1_000_000)
 CONCURRENCIES = (10, 20, 50, 100)
 BUFFER, STEPS, BATCH, EXAMPLES, ROUNDS = 10, 10, 10, 4, 20
-
-
-class _Rounds:
-    """A compiled function of some rounds, called repeatedly on its donated state."""
-
-    def __init__(self, round: ff.Round, data: ff.data.FederatedData) -> None:
-        self.round, self.data = round, data  # Arguments, as in `fit`.
-        self.state = jax.jit(round.init)(jax.random.key(0), data)
-        self.state_bytes = tree_bytes(self.state)
-        run = jax.jit(partial(ff.run, num_rounds=ROUNDS), donate_argnums=1)
-        self.program = run.lower(round, self.state, data).compile()
-
-    def __call__(self):
-        self.state, _ = self.program(self.round, self.state, self.data)
-        return self.state.variables
 
 
 def measure(num_clients: int, concurrency: int, repeats: int) -> list[str]:
@@ -62,13 +47,14 @@ def measure(num_clients: int, concurrency: int, repeats: int) -> list[str]:
         aggregator=ff.aggregators.FedBuff(),
         schedule=schedule,
     )
-    plain, timed = _Rounds(synchronous, data), _Rounds(asynchronous, data)
+    plain, timed = (RepeatedRounds(each, data, ROUNDS) for each in (synchronous, asynchronous))
+    state_bytes = tree_bytes(timed.state)
     times = alternate(plain, timed, repeats=repeats)
     per_update = [1e6 * each.median / (ROUNDS * BUFFER) for each in times]
     memory = timed.program.memory_analysis()
     assert memory is not None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    sizes = timed.state_bytes / 1e6, memory.temp_size_in_bytes / 1e6, peak
+    sizes = state_bytes / 1e6, memory.temp_size_in_bytes / 1e6, peak
     shown = (f"{value:.2f}" for value in (times[1].ratio_to(times[0]), *sizes))
     return [*(f"{time:.1f}" for time in per_update), *shown]
 

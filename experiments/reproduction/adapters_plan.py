@@ -1,4 +1,4 @@
-"""What docs/reproduction/adapters.md fixes before the runs: federations, methods, seeds, rates."""
+"""Federations, methods, seeds and rates, which docs/reproduction/adapters.md fixes before runs."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ _grouped = partial(federate, groups=np.repeat(np.arange(len(GROUPS)), CLIENTS_PE
 
 
 class Method(NamedTuple):
-    """What clients train.
+    """Parameters that clients train.
 
     Attributes:
         rank: Rank of the adapters of all kernels but the head's; 0 for the head alone, None for the

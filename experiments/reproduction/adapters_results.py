@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.common import format_interval, markdown_table, read_rows, write_study
+from experiments.common import (
+    format_interval,
+    interval_of,
+    markdown_table,
+    read_rows,
+    write_study,
+)
 from experiments.reproduction import verdicts
 from experiments.reproduction.adapters_plan import ALL, FEDERATIONS, RANKS, ROUNDS
-from fedjax_fair.metrics import paired
 from fedjax_fair.results.intervals import format_p
 
 if TYPE_CHECKING:
@@ -109,7 +114,6 @@ def summarize(runs: Any, tuning: Any) -> pd.DataFrame:
                     continue
                 differences = own - values_of(runs, federation, ALL, rate, when)
                 for measure in MEASURES:
-                    gap = paired.interval(differences[measure].to_numpy())
                     is_claim = method in RANKS and at == "equal rounds" and measure == "spread"
                     rows.append(
                         {
@@ -119,11 +123,9 @@ def summarize(runs: Any, tuning: Any) -> pd.DataFrame:
                             "measure": measure,
                             "rounds": np.mean(when),
                             "seeds": len(differences),
-                            "low": gap.low,
-                            "difference": gap.mean,
-                            "high": gap.high,
-                            "p": gap.p if is_claim else np.nan,
+                            **interval_of(differences[measure]),
                         }
+                        | ({} if is_claim else {"p": np.nan})
                     )
     return verdicts.add_verdicts(pd.DataFrame(rows), above="wider", below="narrower")
 

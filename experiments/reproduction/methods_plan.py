@@ -1,4 +1,4 @@
-"""What docs/reproduction/methods.md fixes before the runs: federations, seeds and endpoints."""
+"""Federations, seeds and endpoints, which docs/reproduction/methods.md fixes before the runs."""
 
 from __future__ import annotations
 

@@ -146,8 +146,8 @@ def _missing(
 
 
 def federate(
-    features: np.ndarray,
-    labels: np.ndarray,
+    features: Any,
+    labels: Any,
     train: Iterable[np.ndarray],
     test: Iterable[np.ndarray],
     seed: int,
@@ -183,10 +183,7 @@ def held_out(data: FederatedData) -> FederatedData:
 
 def _held_out(data: FederatedData) -> FederatedData:
     rng, train = np.random.default_rng(0), data.train
-    permuted = [
-        rng.permutation(np.asarray(train.order[offset : offset + size]))
-        for offset, size in zip(train.offsets, train.sizes, strict=True)
-    ]
+    permuted = [rng.permutation(rows) for rows in train.client_indices]
     return data._replace(
         train=_of(train, [indices[len(indices) // 5 :] for indices in permuted]),
         test=_of(train, [indices[: len(indices) // 5] for indices in permuted]),

@@ -1,4 +1,4 @@
-"""Whom does asynchronous training serve? Slow and fast devices at equal virtual time.
+"""Accuracy on slow and fast devices by asynchronous training, at equal virtual time.
 
     python -m experiments.reproduction.slow_devices
 

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.common import format_interval, markdown_table, read_rows, write_study
+from experiments.common import (
+    format_interval,
+    interval_of,
+    markdown_table,
+    read_rows,
+    write_study,
+)
 from experiments.reproduction import verdicts
-from fedjax_fair.metrics import paired
 from fedjax_fair.results.intervals import format_mean, format_p, student
 
 if TYPE_CHECKING:
@@ -39,11 +44,9 @@ def summarize(runs: Any) -> pd.DataFrame:
                 continue
             differences = values_of(runs, speeds, method)[[*MEASURES]] - reference[[*MEASURES]]
             for measure in MEASURES:
-                gap = paired.interval(differences[measure].to_numpy())
-                p = gap.p if measure == CLAIM else np.nan
-                key = {"speeds": speeds, "method": method, "measure": measure}
-                ends = {"low": gap.low, "difference": gap.mean, "high": gap.high, "p": p}
-                rows.append(key | {"seeds": len(differences)} | ends)
+                row = {"speeds": speeds, "method": method, "measure": measure}
+                row |= {"seeds": len(differences), **interval_of(differences[measure])}
+                rows.append(row if measure == CLAIM else row | {"p": np.nan})
     return verdicts.add_verdicts(pd.DataFrame(rows), above="better", below="worse")
 
 

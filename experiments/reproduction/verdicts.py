@@ -32,7 +32,7 @@ PATTERNS, KEY = 100_000, 61
 
 
 class Comparison(NamedTuple):
-    """What a claim is judged by.
+    """Paired differences by which a claim is judged.
 
     Attributes:
         differences: Paired differences, ``[seeds]``.

@@ -16,9 +16,8 @@ from fedjax_fair.benchmark.protocol import CRITERIA
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
 
-__all__ = ["BASELINES", "CRITERION", "Collected", "check_data", "collect"]
+__all__ = ["BASELINES", "CRITERION", "Collected", "check_data", "collect", "units_of"]
 
 CRITERION = CRITERIA[0]
 """Criterion of the settings that the page shows; verdicts use all criteria."""
@@ -157,6 +156,11 @@ def _check_partitions(own: Collected, published: Collected) -> None:
         )
 
 
+def units_of(table: Any) -> list[tuple[str, str]]:
+    """Returns the federated dataset and the method of each row."""
+    return list(zip(table["federation"], table["method"], strict=True))
+
+
 def _join(own: Collected, published: Collected) -> Collected:
     """Adds methods of a report to those of a benchmark."""
     import pandas as pd
@@ -167,23 +171,18 @@ def _join(own: Collected, published: Collected) -> Collected:
         )
     check_data(own.data_digests, published)
     _check_partitions(own, published)
-    units = set(zip(own.settings["federation"], own.settings["method"], strict=True))
+    units = set(units_of(own.settings))
     methods = {method for _, method in units}
     # Another method may have the name of a plugin's method, so that its results are not mixed.
     replaced = set(own.methods.loc[own.methods["file"] != "", "method"])
 
-    def is_kept(table: Any) -> list[bool]:
-        return [
-            (federation, method) not in units and method not in replaced
-            for federation, method in zip(table["federation"], table["method"], strict=True)
-        ]
-
     theirs = {name: getattr(published, name) for name in _BY_UNIT}
-    theirs = {name: table[is_kept(table)] for name, table in theirs.items()}
-    known = set(zip(theirs["settings"]["federation"], theirs["settings"]["method"], strict=True))
-    is_finished = [
-        unit not in known for unit in zip(own.cells["federation"], own.cells["method"], strict=True)
-    ]
+    theirs = {
+        name: table[[u not in units and u[1] not in replaced for u in units_of(table)]]
+        for name, table in theirs.items()
+    }
+    known = set(units_of(theirs["settings"]))
+    is_finished = [unit not in known for unit in units_of(own.cells)]
     mine = {name: getattr(own, name) for name in _BY_UNIT} | {"cells": own.cells[is_finished]}
     joined: dict[str, Any] = {}
     for name in _BY_UNIT:
@@ -243,7 +242,9 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
             "federation": name,
             "clients": firsts[name].sizes["client"],
             "unseen_clients": max(
-                _num_unseen(final.dataset) for final in found if final.federation == name
+                int(final.dataset.attrs["unseen_clients"])
+                for final in found
+                if final.federation == name
             ),
             "data_digest": firsts[name].attrs["data_digest"],
             "test_digest": firsts[name].attrs["test_digest"],
@@ -252,10 +253,6 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
         for name in FEDERATIONS
         if name in firsts
     ]
-
-
-def _num_unseen(dataset: xr.Dataset) -> int:
-    return int(dataset.attrs["unseen_clients"])
 
 
 def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ class Federation(NamedTuple):
 
     @property
     def quantity(self) -> Quantity:
-        """What clients are measured by: the accuracy of classes, also of text, else of the task."""
+        """Accuracy of classes, also of text, else the first quantity of the task."""
         return quantities_of(self.config.data.target or "classification", ())[0]
 
     def load(self, data_dir: str | None, seeds: Sequence[int]) -> BenchmarkData:

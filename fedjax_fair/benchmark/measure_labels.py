@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Measure(NamedTuple):
-    """How a measure is shown.
+    """Texts and format of a measure.
 
     Attributes:
         label: Heading of a column.

@@ -79,7 +79,7 @@ class Final(NamedTuple):
 
     @property
     def quantity(self) -> Quantity:
-        """What clients are measured by."""
+        """Quantity that clients are measured by."""
         return quantity_of(self.federation)
 
 

@@ -26,7 +26,7 @@ _LINK = re.compile(r"\[(.*)\]\((.*)\)")
 
 
 class Description(NamedTuple):
-    """What a report shows of a method.
+    """Description of a method in a report.
 
     Attributes:
         summary: One line.

@@ -44,8 +44,8 @@ def answers(fitted: FitResult, data: FederatedData) -> dict[str, Any]:
     largest = max(int(part.sizes.max()) for part in parts)
     index = np.full((len(parts), data.num_clients, largest), -1, np.int32)
     for run, part in enumerate(parts):
-        for client, (start, size) in enumerate(zip(part.offsets, part.sizes, strict=True)):
-            index[run, client, :size] = part.order[start : start + size]
+        for client, rows in enumerate(part.client_indices):
+            index[run, client, : len(rows)] = rows
     pool = np.unique(index[index >= 0])
     features, labels = (np.asarray(array)[pool] for array in parts[0][:2])
     place = np.searchsorted(pool, np.maximum(index, pool[0]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_fair.benchmark import measures, pool_errors, run_cells
-from fedjax_fair.benchmark.collected import Collected
+from fedjax_fair.benchmark.collected import Collected, units_of
 from fedjax_fair.benchmark.federations import variables_of
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.metrics.quantities import ACCURACY
@@ -162,10 +162,8 @@ def _read_table(file: Path, name: str) -> Any:
 
 def _check_rows(folder: Path, tables: dict[str, Any]) -> None:
     """Raises ``ValueError`` if a unit or a method is missing in a table."""
-    units = {
-        name: set(zip(tables[name]["federation"], tables[name]["method"], strict=True))
-        for name in ("runs", "clients", "settings", "curves", "cells")
-    }
+    names = ("runs", "clients", "settings", "curves", "cells")
+    units = {name: set(units_of(tables[name])) for name in names}
     pairs = units["runs"]
     for name, found in units.items():
         if unknown := sorted(pairs ^ found):

@@ -34,11 +34,10 @@ def permute_clients(data: FederatedData, order: Int[np.ndarray, " clients"]) -> 
     """
 
     def permute(part: ClientExamples) -> ClientExamples:
-        offsets, sizes = np.asarray(part.offsets), np.asarray(part.sizes)
-        rows = [part.order[offsets[client] : offsets[client] + sizes[client]] for client in order]
-        sizes = sizes[order]
+        rows, sizes = part.client_indices, np.asarray(part.sizes)[order]
         offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
-        return part._replace(order=np.concatenate(rows), offsets=offsets, sizes=sizes)
+        owned = np.concatenate([rows[client] for client in order])
+        return part._replace(order=owned, offsets=offsets, sizes=sizes)
 
     groups = None if data.groups is None else np.asarray(data.groups)[order]
     names = data.client_names and tuple(data.client_names[client] for client in order)

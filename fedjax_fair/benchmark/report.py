@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.benchmark import collected, published, ranking, run_cells, statistics, verdicts
-from fedjax_fair.benchmark.collected import BASELINES, CRITERION, Collected
+from fedjax_fair.benchmark.collected import BASELINES, CRITERION, Collected, units_of
 from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.benchmark.report_contents import BASELINE, Contents
 from fedjax_fair.benchmark.report_figures import write_figures
@@ -77,8 +77,7 @@ def contents(found: Collected) -> Contents:
 def _at_limit(found: Collected) -> set[tuple[str, str]]:
     """Returns the federations and methods whose settings are at the limit of a range."""
     settings: Any = found.settings
-    limited = settings[settings["at_limit"].astype(bool)]
-    return set(zip(limited["federation"], limited["method"], strict=True))
+    return set(units_of(settings[settings["at_limit"].astype(bool)]))
 
 
 def _results(found: Collected, runs: Any) -> pd.DataFrame:

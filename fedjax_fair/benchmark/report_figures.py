@@ -165,7 +165,7 @@ def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
             taken.append(box)
 
 
-def _marker(place: int) -> dict[str, str]:
+def _marker(place: int) -> dict[str, Any]:
     """Returns the look of the markers of a kind of methods, or of a measure."""
     color = drawing.COLORS[place % len(drawing.COLORS)]
     return {"linestyle": "", "color": color, "marker": _MARKERS[place % len(_MARKERS)]}

@@ -112,10 +112,7 @@ def constant_errors(data: FederatedData) -> Float[np.ndarray, "partitions client
     found = []
     for place in range(data.num_partitions or 1):
         test = data.partition(place).test
-        owned = [
-            np.asarray(test.labels)[test.order[start : start + size]]
-            for start, size in zip(test.offsets, test.sizes, strict=True)
-        ]
+        owned = [np.asarray(test.labels)[rows] for rows in test.client_indices]
         median = np.median(np.concatenate(owned), axis=0)
         errors = [np.abs(part - median).mean() if len(part) else np.nan for part in owned]
         found.append(errors)

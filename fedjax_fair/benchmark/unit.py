@@ -70,7 +70,7 @@ def _parity_feature(unit: Unit) -> str | None:
 
 
 class BenchmarkInput(NamedTuple):
-    """What all units of a federated dataset share.
+    """Data and operations that all units of a federated dataset share.
 
     Attributes:
         phases: The dataset by phase, with one partition for each seed of the phase.

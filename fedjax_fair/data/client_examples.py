@@ -74,6 +74,13 @@ class ClientExamples(NamedTuple):
         """Whether labels are floating-point targets instead of classes."""
         return np.issubdtype(self.labels.dtype, np.floating)
 
+    @property
+    def client_indices(self) -> list[np.ndarray]:
+        """Indices of each client's examples, one array per client, of a single partition."""
+        order = np.asarray(self.order)
+        places = zip(np.asarray(self.offsets), np.asarray(self.sizes), strict=True)
+        return [order[start : start + size] for start, size in places]
+
     def without_padding(self) -> ClientExamples:
         """Removes the padding of ``order`` that stacked partitions have."""
         return self._replace(order=self.order[: int(np.sum(self.sizes))])

@@ -1,1 +1,1 @@
-"""What models compute on the examples of clients: sums, predictions, gradients, metrics."""
+"""Evaluation of models on the examples of clients: sums, predictions, gradients, metrics."""

@@ -106,7 +106,7 @@ def sum_sensitive_groups(
         columns = (values.examples, labels.astype(values.score.dtype), values.score)
         bins = jax.ops.segment_sum(jnp.stack(columns, axis=1), index, num_groups * _BINS)
         bins = bins.reshape(num_groups, _BINS, 3)
-    sums = (total(each) for each in (values.examples, values.correct, values.loss))
+    sums = total(values.examples), total(values.correct), total(values.loss)
     return GroupSums(*sums, counts), bins
 
 

@@ -76,7 +76,10 @@ def save(dataset: xr.Dataset, path: str | Path) -> None:
     with _NETCDF_LOCK:
         store = netCDF4.Dataset("results.nc", "w", memory=1)
         dataset.dump_to_store(NetCDF4DataStore(store))
-        data = _without_padding(bytes(store.close()))
+        data = bytes(store.close())
+    # The NetCDF library allocates zeros after the end of HDF5. Without them readers refuse any
+    # truncated file, also one that has lost its checksum.
+    data = data[: _end_of_hdf5(data)]
     write_bytes(Path(path), data + _MARK + hashlib.sha256(data).digest())
 
 
@@ -116,7 +119,7 @@ def open(path: str | Path) -> xr.Dataset:
 
 
 def _missing(folder: Path) -> str:
-    """Why a folder has no results, and what to do."""
+    """Explains a folder without results, and how to get them."""
     if (folder / "config.json").is_file():
         log = read_log(folder / "metrics.jsonl")
         done = f", after round {log[-1][0][2]} of {log[-1][0][0]!r}" if log else ""
@@ -243,14 +246,6 @@ def _checksum(folder: Path, names: list[str]) -> str:
         digest.update(name.encode() + b"\0")
         digest.update((folder / name).read_bytes() if (folder / name).is_file() else b"")
     return digest.hexdigest()
-
-
-def _without_padding(data: bytes) -> bytes:
-    """Removes the zeros that the NetCDF library allocates after the end of an HDF5 file.
-
-    Without them readers refuse any truncated file, also one that has lost its checksum.
-    """
-    return data[: _end_of_hdf5(data)]
 
 
 def _end_of_hdf5(content: bytes) -> int | None:

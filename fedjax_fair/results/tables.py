@@ -90,7 +90,7 @@ _MAX_OUTPUTS = 10
 """Targets in a table."""
 
 _SENSITIVE_GROUPS = "In %, differences between sensitive groups, {when}; 0 is fair."
-"""How to read tables of sensitive groups."""
+"""Units of tables of sensitive groups, and the direction of their values."""
 
 _PER_CLIENT = (
     "First line: pooled people; second: mean over the clients for which it is defined; third: the "
@@ -226,8 +226,8 @@ def _parity_table(dataset: xr.Dataset, features: tuple[str, ...], values: xr.Dat
         shown[loss] = losses
 
     def column(pick: Callable[[xr.DataArray], xr.DataArray]) -> list[str]:
-        lines = [_means(pick(each).to_dataset(name=name), name) for name, each in shown.items()]
-        return ["\n".join(cells) for cells in zip(*lines, strict=True)]
+        parts = ((name, pick(each).to_dataset(name=name)) for name, each in shown.items())
+        return _below([_means(part, name) for name, part in parts])
 
     columns = [
         (escape_control_chars(str(name)), column(lambda each, i=i: each.isel(sensitive_group=i)))
@@ -335,8 +335,8 @@ def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
     for name in REFERENCES:
         if name not in dataset["algorithm"].values or quantity.client not in dataset:
             continue
-        share = share_worse_off(dataset, name).transpose("algorithm", "seed").values
-        cells = [*(format_mean(100 * runs) for runs in share), ""]  # The noise floor has none.
+        # The noise floor has none.
+        cells = [*_means_of_runs(100 * share_worse_off(dataset, name)), ""]
         in_percent = "" if quantity == ACCURACY else ", in %"
         table = table._replace(
             headings=(*table.headings, f"worse than\n{name}"),
@@ -484,8 +484,7 @@ def devices_table(dataset: xr.Dataset) -> Table:
     finals = final_metrics(dataset[[*names, *expected]])
 
     def percent(values: xr.DataArray) -> list[str]:
-        runs = values.broadcast_like(finals[names[0]].isel(device_class=0))
-        return [format_mean(100 * each) for each in runs.transpose("algorithm", "seed").values]
+        return _means_of_runs(100 * values.broadcast_like(finals[names[0]].isel(device_class=0)))
 
     columns = {}
     for place, name in enumerate(map(str, dataset["device_class"].values)):
@@ -494,15 +493,13 @@ def devices_table(dataset: xr.Dataset) -> Table:
         lines = [_means(own, level)] if level in own else []
         lines += [percent(own[each]) for each in names if each.endswith("_share")]
         heading = f"{escape_control_chars(name)}\n{share:.0f}% of clients"
-        columns[heading] = ["\n".join(cells) for cells in zip(*lines, strict=True)]
+        columns[heading] = _below(lines)
     for kind in kinds:
         name = f"{kind}_parity"
         if name in finals:
             lines = [percent(finals[each]) for each in (name, f"{name}_expected") if each in finals]
-            columns[f"{kind}\nparity"] = ["\n".join(cells) for cells in zip(*lines, strict=True)]
-    seconds = [format_mean(each) for each in dataset["virtual_time"].max("round")
-               .transpose("algorithm", "seed").values]  # fmt: skip
-    columns["virtual\nseconds"] = seconds
+            columns[f"{kind}\nparity"] = _below(lines)
+    columns["virtual\nseconds"] = _means_of_runs(dataset["virtual_time"].max("round"))
     shown = ", ".join(["results", "weights"][: sum(name.endswith("_share") for name in names)])
     note = (
         f"{_in_units(dataset, [level])}, {when(dataset)}{_about_means(dataset)}. Below, in %: "
@@ -604,8 +601,18 @@ def _means(dataset: xr.Dataset, name: str, like: str | None = None) -> list[str]
         values = final_metrics(dataset[[name]])[name]
     of_unit = values.to_dataset(name=like or name)
     factor, decimals = scale(of_unit, like or name), digits(of_unit, like or name)
-    runs = factor * values.transpose("algorithm", "seed").values
+    return _means_of_runs(factor * values, decimals)
+
+
+def _means_of_runs(values: xr.DataArray, decimals: int = 1) -> list[str]:
+    """Formats means over seeds, by method."""
+    runs = values.transpose("algorithm", "seed").values
     return [format_mean(each, decimals) for each in runs]
+
+
+def _below(columns: list[list[str]]) -> list[str]:
+    """Joins columns to one, whose cells have a line of each."""
+    return ["\n".join(cells) for cells in zip(*columns, strict=True)]
 
 
 def _in_units(dataset: xr.Dataset, names: Iterable[str]) -> str:

@@ -20,14 +20,8 @@ BYTES = {"head": 5, "lora r=1": 9, "lora r=4": 12, "lora r=16": 40, "fedsa r=4":
 def parts_of(data, seed):
     """Examples of each client by part."""
     partition = data.partition(seed)
-    return {
-        name: [
-            part.order[start : start + size]
-            for start, size in zip(part.offsets, part.sizes, strict=True)
-        ]
-        for name in ("train", "validation", "test")
-        for part in [getattr(partition, name)]
-    }
+    names = ("train", "validation", "test")
+    return {name: getattr(partition, name).client_indices for name in names}
 
 
 def test_clients_of_digits_have_other_images_than_the_base():

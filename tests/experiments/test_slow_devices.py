@@ -20,8 +20,7 @@ def test_clients_have_their_digits_and_no_example_twice(is_final):
     assert len(np.unique(everyone)) == len(everyone)
     for client in range(study.CLIENTS):
         for part in parts:
-            start, size = part.offsets[client], part.sizes[client]
-            labels = data.train.labels[part.order[start : start + size]]
+            labels = data.train.labels[part.client_indices[client]]
             is_low = np.isin(labels, study.LOW_DIGITS)
             assert is_low.all() if client < study.NUM_LOW else not is_low.any()
     tuned = study.partition(3, False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 import fedjax_fair as ff
-from experiments.benchmarks.peers.networks import NETWORKS
+from experiments.benchmarks.peers.networks import CHARACTERS, NETWORKS
+from experiments.benchmarks.timing import federated_round
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.evaluation.clients import evaluate
@@ -79,9 +80,8 @@ _LENET = Workload(NETWORKS["lenet"], _MNIST, 100, 480, 10, 50, 20)
 _MLP = Workload(partial(ff.models.mlp, 10), _MNIST, 100, 480, 10, 50, 20)
 _RESNET = Workload(NETWORKS["resnet18"], _CIFAR, 100, 480, 4, 32, 2)
 _MANY = replace(_LENET, clients=1600, cohort=160)
-_CHARACTERS = 79  # Of Shakespeare.
 _LSTM = Workload(
-    partial(ff.models.char_lstm, _CHARACTERS), (80,), 100, 60, 10, 10, 6, characters=_CHARACTERS
+    partial(ff.models.char_lstm, CHARACTERS), (80,), 100, 60, 10, 10, 6, characters=CHARACTERS
 )
 WORKLOADS = {
     "mlp": _MLP,
@@ -102,7 +102,7 @@ WORKLOADS = {
     "w1_1600": _MANY,
     "divfl_1600": replace(_MANY, selector=partial(ff.selectors.DivFL, gradients="stale")),
     "char_lstm": _LSTM,
-    "char_transformer": replace(_LSTM, network=partial(ff.models.char_transformer, _CHARACTERS)),
+    "char_transformer": replace(_LSTM, network=partial(ff.models.char_transformer, CHARACTERS)),
     "million": Workload(
         partial(ff.models.logistic, 10), (60,), 1_000_000, 20, 100, 10, 5, selector=_by_pool
     ),
@@ -138,15 +138,10 @@ def _flax() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _ours() -> Iterator[None]:
-    yield
-
-
 FORMS = {
-    "ours": (_ours, None),
-    "ours, vmap": (_ours, 10**6),
-    "ours, loop": (_ours, 1),
+    "ours": (nullcontext, None),
+    "ours, vmap": (nullcontext, 10**6),
+    "ours, loop": (nullcontext, 1),
     "Flax, vmap": (_flax, 10**6),
     "Flax, loop": (_flax, 1),
 }
@@ -165,13 +160,10 @@ def program(workload: Workload, form: str, mesh: Mesh | None = None) -> tuple[Ca
         clients_per_batch = min(clients_per_batch, cohort)
 
     def round_of(rate):
-        return ff.Round(
-            model,
-            workload.selector(cohort),
-            ff.solvers.SGD(rate, workload.batch, steps=workload.steps),
-            workload.aggregator(),
-            clients_per_batch=clients_per_batch,
-        )
+        return federated_round(
+            model, workload.selector(cohort), workload.batch, rate=rate, steps=workload.steps,
+            aggregator=workload.aggregator(), clients_per_batch=clients_per_batch,
+        )  # fmt: skip
 
     round = round_of(0.05)
     with layers():

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from experiments.benchmarks.peers import trainings
 from experiments.benchmarks.peers.environment import PROGRAMS, Worker
 from experiments.benchmarks.peers.programs.shared.trainings import Settings
+from experiments.common import interval_of, markdown_table
 from fedjax_fair.app.settings import presets
 from fedjax_fair.benchmark.federations import FEDERATIONS
 
@@ -157,38 +157,28 @@ def compare(runs: Any) -> Any:
                 row[name] = 100 * by_library.loc[library, name].mean()
                 if library != HERE:
                     difference = by_library.loc[library, name] - by_library.loc[HERE, name]
-                    row |= _interval(name, 100 * difference.to_numpy())
+                    found = interval_of(100 * difference)
+                    row |= {f"{name}_{key}": found[key] for key in ("difference", "low", "high")}
             if library in full.index and library != HERE:
                 row["rounding"] = full.loc[library, "difference"] / full.loc[library, "change"]
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _interval(name: str, differences: np.ndarray) -> dict[str, float]:
-    center, error = differences.mean(), stats.sem(differences)
-    half = stats.t.ppf(0.975, len(differences) - 1) * error
-    ends = {
-        f"{name}_difference": center,
-        f"{name}_low": center - half,
-        f"{name}_high": center + half,
-    }
-    return {key: float(value) for key, value in ends.items()}
-
-
 def markdown(table: Any) -> str:
     """Returns the table of the page. Intervals that exclude 0 are bold."""
-    lines = [
-        "| dataset | method | library | accuracy, % | difference, points "
-        "| standard deviation, % | difference, points | parameters, all examples |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for _, row in table.iterrows():
         cells = [row["federation"], row["method"], row["library"]]
         for name in ("accuracy", "standard_deviation"):
             cells += [f"{row[name]:.1f}", _shown(row, name)]
         cells.append("" if np.isnan(row["rounding"]) else f"{row['rounding']:.0e}")
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    headings = (
+        "dataset", "method", "library", "accuracy, %", "difference, points",
+        "standard deviation, %", "difference, points", "parameters, all examples",
+    )  # fmt: skip
+    return "\n".join(markdown_table(headings, rows))
 
 
 def _shown(row: Any, name: str) -> str:
