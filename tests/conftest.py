@@ -315,6 +315,15 @@ def wide_terminal(monkeypatch):
 
 
 @pytest.fixture
+def without_figures(monkeypatch):
+    """Runs and sweeps of commands without figures and report, which take longer than training."""
+    from fedjax_fair.app import experiment, sweep
+
+    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
+    monkeypatch.setattr(sweep.report, "page", lambda *arguments: "")
+
+
+@pytest.fixture
 def federation() -> FederatedData:
     return make_federation()
 

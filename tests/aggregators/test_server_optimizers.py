@@ -141,9 +141,10 @@ INNER = {
 }
 
 
-@pytest.mark.parametrize("name", INNER)
 @pytest.mark.parametrize(
-    "optimizer", [Optax(optax.sgd, 1.0), FedAvgM(1.0, beta1=0.0)], ids=["sgd", "fedavgm"]
+    ("name", "optimizer"),
+    [*zip(INNER, 3 * (Optax(optax.sgd, 1.0), FedAvgM(1.0, beta1=0.0)), strict=True)],
+    ids=INNER,
 )
 def test_a_rate_of_one_is_the_wrapped_aggregator(name, optimizer):
     inner = INNER[name]

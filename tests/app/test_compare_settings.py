@@ -8,8 +8,12 @@ from fedjax_fair import results
 from fedjax_fair.app.cli import main
 from fedjax_fair.results.comparison_table import comparison_table
 
+pytestmark = pytest.mark.usefixtures("without_figures")
+
 SMALL = ["run", "digits", "--data.clients=6", "--selector.cohort-size=2", "--solver.steps=1"]
 SMALL += ["--model.name=logistic", "--training.eval-every=1"]
+SHORT = ["--methods=fedavg", "--training.rounds=1"]
+SEEDS = ["--training.seeds", "0", "1", "2"]
 ACCURACY = "accuracy_mean_clients"
 
 
@@ -19,22 +23,26 @@ def run(folder, *options):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("first"), *SHORT, *SEEDS)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--training.rounds=2"], "training.rounds: 1 (A), 2 (B)"),
-        (["--training.rounds=1", "--solver.learning-rate=0.02"], "solver.learning_rate: "),
-        (["--training.rounds=1", "--data.partition=iid"], "data.partition: "),
-        (["--training.rounds=1", "--training.seeds", "0", "1"], None),
-        (["--training.rounds=1", "--methods=fedprox"], None),
+        (["--solver.learning-rate=0.02"], "solver.learning_rate: "),
+        (["--data.partition=iid"], "data.partition: "),
+        (["--training.seeds", "0", "1"], None),
+        (["--methods=fedprox"], None),
     ],
     ids=["rounds", "a setting of a role", "a name", "seeds", "methods"],
 )
-def test_settings_that_differ_are_named(options, said, tmp_path, capsys, monkeypatch):
+def test_settings_that_differ_are_named(options, said, first, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    first = run(tmp_path / "a", "--training.rounds=1", "--training.seeds", "0", "1", "2")
-    seeds = [] if "--training.seeds" in options else ["--training.seeds", "0", "1", "2"]
-    other = run(tmp_path / "b", *options, *seeds)
+    seeds = [] if "--training.seeds" in options else SEEDS
+    other = run(tmp_path, *SHORT, *options, *seeds)
     capsys.readouterr()
     if options[-1] == "--data.partition=iid":  # Other partitions cannot be compared by seed.
         assert main(["compare", first, other]) == 2

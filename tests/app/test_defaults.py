@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -61,10 +62,14 @@ def resolved(*methods):
     return drop_unused_settings(presets.resolve(config))
 
 
+@cache
+def people():
+    """The data of all configurations, with a sensitive feature."""
+    return with_sensitive_feature(build(resolved("fedavg")).data)
+
+
 def built(config):
-    """The rounds of a configuration, on data that has a sensitive feature."""
-    fedavg = drop_unused_settings(replace(config, methods=("fedavg",)))
-    return build(config, with_sensitive_feature(build(fedavg).data)).rounds
+    return build(config, people()).rounds
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -1,6 +1,5 @@
-"""Every registered method with a frozen first layer: what it holds, sends and trains."""
+"""Every registered method with a frozen first layer: what it holds and sends."""
 
-import pickle
 from dataclasses import replace
 from functools import cache
 
@@ -94,37 +93,10 @@ def test_methods_hold_and_send_the_trained_part(name):
     assert ours.down <= theirs.down - 4 * size
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_train_and_go_on_from_their_state(name):
-    if name == "fedbn":
-        pytest.skip("ResNet-18 takes minutes; its state is traced above.")
-    round = round_of(name, True)
-    init, step = jax.jit(round.init), jax.jit(round.step)
-    start = init(jax.random.key(0), federation())
-    first, _ = step(start, federation())
-    stored = pickle.loads(pickle.dumps(jax.device_get(first._replace(key=None))))
-    resumed = jax.tree.map(jax.numpy.asarray, stored)._replace(key=first.key)
-    second, _ = step(first, federation())
-    again, _ = step(resumed, federation())
-    for mine, other in zip(jax.tree.leaves(second), jax.tree.leaves(again), strict=True):
-        if not jax.dtypes.issubdtype(mine.dtype, jax.dtypes.prng_key):
-            np.testing.assert_array_equal(mine, other)
-    held = jax.tree.leaves((first.variables, getattr(first, "clients", ())))
-    before = jax.tree.leaves((start.variables, getattr(start, "clients", ())))
-    assert any(not np.array_equal(*pair) for pair in zip(held, before, strict=True))
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(second.variables))
-
-
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto"])
-def test_checkpoints_resume_bit_for_bit(tmp_path, name):
-    round, seeds = round_of(name, True), (0, 1)
-    whole = ff.fit(round, federation(), rounds=4, seeds=seeds, eval_every=2)
-    ff.fit(round, federation(), rounds=2, seeds=seeds, eval_every=2, checkpoints=tmp_path)
-    resumed = ff.fit(round, federation(), rounds=4, seeds=seeds, eval_every=2, checkpoints=tmp_path)
-    jax.tree.map(np.testing.assert_array_equal, whole.variables, resumed.variables)
-    other = round.replace(
-        model=round.model.replace(base=jax.tree.map(np.negative, round.model.base))
-    )
+def test_checkpoints_of_another_base_are_refused(tmp_path):
+    round = round_of("fedavg", True)
+    ff.fit(round, federation(), rounds=1, checkpoints=tmp_path)
+    base = jax.tree.map(np.negative, round.model.base)
+    other = round.replace(model=round.model.replace(base=base))
     with pytest.raises(ValueError, match=r"model\.base"):
-        ff.fit(other, federation(), rounds=6, seeds=seeds, eval_every=2, checkpoints=tmp_path)
+        ff.fit(other, federation(), rounds=2, checkpoints=tmp_path)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -52,13 +53,19 @@ class Outcome(NamedTuple):
     err: str
 
 
+def make_track(methods: Sequence[str] = METHODS) -> Any:
+    """Returns a track of one federated dataset with three blocks."""
+    from fedjax_fair.benchmark import protocol
+
+    return protocol.Track(("groups",), tuple(methods), num_blocks=3)
+
+
 def shorten(patch: Any) -> None:
     """Makes the embedded track one short federated dataset with three blocks."""
     from fedjax_fair.benchmark import protocol
 
     shorten_training(patch, "groups")
-    track = protocol.Track(("groups",), METHODS, num_blocks=3)
-    patch.setitem(protocol.TRACKS, "embedded", track)
+    patch.setitem(protocol.TRACKS, "embedded", make_track())
 
 
 def shorten_training(patch: Any, name: str) -> None:
@@ -71,16 +78,32 @@ def shorten_training(patch: Any, name: str) -> None:
     patch.setitem(federations.FEDERATIONS, name, short)
 
 
+_FINISHED: dict[tuple[str, str, int], Path] = {}
+"""Folders of finished programs by federated dataset, method and number of blocks."""
+
+
 @contextmanager
-def finished(folder: Path, track: Any) -> Iterator[Path]:
-    """Runs a track of short federated datasets in place of the embedded one."""
+def finished(
+    folder: Path, track: Any, show: Callable[[str], None] = lambda line: None
+) -> Iterator[Path]:
+    """Runs a track of short federated datasets in place of the embedded one.
+
+    Programs that this process has run for another folder are copied.
+    """
     from fedjax_fair.benchmark import protocol, runner
 
     with pytest.MonkeyPatch.context() as patch:
         for name in (*track.federations, *track.variants):
             shorten_training(patch, name)
         patch.setitem(protocol.TRACKS, "embedded", track)
-        runner.run(runner.plan("embedded", folder), folder)
+        planned = runner.plan("embedded", folder)
+        folders = {
+            (*unit.folder.parts[-2:], track.num_blocks): unit.folder for unit in planned.units
+        }
+        for name in folders.keys() & _FINISHED.keys():
+            shutil.copytree(_FINISHED[name], folders[name])
+        runner.run(planned, folder, show=show)
+        _FINISHED.update(folders)
         yield folder
 
 

@@ -12,7 +12,7 @@ from short_track import write_tables
 
 from experiments.benchmark_page import page as benchmark_page
 from fedjax_fair.app.cli import main
-from fedjax_fair.benchmark import collected, entry, protocol, published, report, runner
+from fedjax_fair.benchmark import collected, entry, published, report, runner
 from fedjax_fair.benchmark.collected import Collected
 
 pytestmark = pytest.mark.integration
@@ -25,8 +25,7 @@ TABLES = tuple(published._COLUMNS)
 def finished(tmp_path_factory):
     """A benchmark of one short federated dataset, with the tables of its report."""
     folder = tmp_path_factory.mktemp("benchmark") / "embedded"
-    track = protocol.Track(("groups",), METHODS, num_blocks=3)
-    with short_track.finished(folder, track):
+    with short_track.finished(folder, short_track.make_track(METHODS)):
         write_tables(folder)
         yield folder
 

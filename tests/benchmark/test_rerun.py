@@ -5,7 +5,6 @@ import pytest
 import short_track
 
 from experiments import rerun
-from fedjax_fair.benchmark import protocol
 
 pytestmark = pytest.mark.integration
 
@@ -16,7 +15,7 @@ METHODS = ("fedavg", "local_converged")
 def published(tmp_path_factory):
     """The tables of a short benchmark."""
     folder = tmp_path_factory.mktemp("published") / "embedded"
-    with short_track.finished(folder, protocol.Track(("groups",), METHODS, num_blocks=3)):
+    with short_track.finished(folder, short_track.make_track(METHODS)):
         short_track.write_tables(folder)
         yield folder / "report"
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+import short_track
 import xarray as xr
-from short_track import METHODS, shorten
 
 from experiments.reliability.disks import REASON, full_disk
 from fedjax_fair import results
@@ -36,16 +36,15 @@ pytestmark = pytest.mark.integration
 def small():
     """The short track."""
     with pytest.MonkeyPatch.context() as patch:
-        shorten(patch)
+        short_track.shorten(patch)
         yield
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("benchmark") / "embedded"
-    lines = []
-    runner.run(runner.plan("embedded", folder), folder, show=lines.append)
-    return folder, lines
+    folder, lines = tmp_path_factory.mktemp("benchmark") / "embedded", []
+    with short_track.finished(folder, short_track.make_track(), lines.append):
+        return folder, lines
 
 
 def test_units_are_tuned_and_run(finished):
@@ -259,7 +258,7 @@ def test_results_of_other_data_are_not_continued(finished, tmp_path, monkeypatch
 def test_shards_divide_the_units(tmp_path):
     every = runner.plan("embedded", tmp_path).units
     parts = [runner.plan("embedded", tmp_path, shard=(i, 3)).units for i in (1, 2, 3)]
-    assert sorted(unit.method for part in parts for unit in part) == sorted(METHODS)
+    assert sorted(unit.method for part in parts for unit in part) == sorted(short_track.METHODS)
     assert len(every) == sum(map(len, parts))
 
 
@@ -291,7 +290,8 @@ def test_a_unit_of_another_process_is_left_alone(finished, tmp_path):
 
 def test_nothing_is_lost_on_a_full_disk(finished, tmp_path):
     folder = tmp_path / "embedded"
-    runner.run(runner.plan("embedded", folder, ["fine_tuned"]), folder)
+    shutil.copytree(finished[0], folder)
+    shutil.rmtree(folder / "programs" / "groups" / "fedavg")
     done = (folder / "programs" / "groups" / "fine_tuned" / "final.nc").read_bytes()
     planned = runner.plan("embedded", folder, ["fine_tuned", "fedavg"])
     with full_disk(8192), pytest.raises(OSError, match=rf"{REASON}: .*fedavg.range.00\.nc'"):

@@ -8,7 +8,7 @@ import pytest
 import short_track
 
 from fedjax_fair import results
-from fedjax_fair.benchmark import collected, federations, measures, protocol, report
+from fedjax_fair.benchmark import collected, federations, measures, report
 
 pytestmark = pytest.mark.integration
 
@@ -19,10 +19,9 @@ METHODS = ("fedavg", "q_fedavg", "local_converged")
 def finished(tmp_path_factory):
     """A benchmark of one short federated dataset and its variant with dropouts."""
     folder = tmp_path_factory.mktemp("benchmark") / "embedded"
-    track = protocol.Track(
-        ("groups",), METHODS, num_blocks=3,
-        variants=("groups_dropouts",), variant_methods=("fedavg", "q_fedavg"),
-    )  # fmt: skip
+    track = short_track.make_track(METHODS)._replace(
+        variants=("groups_dropouts",), variant_methods=("fedavg", "q_fedavg")
+    )
     variant = federations._with_dropouts(federations.FEDERATIONS["groups"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(federations.FEDERATIONS, variant.name, variant)

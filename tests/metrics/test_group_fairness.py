@@ -24,7 +24,7 @@ GAPS = (
 @st.composite
 def people(draw):
     """Groups, labels and predictions of a few people, of whom some groups lack some labels."""
-    size = draw(st.integers(1, 25))
+    size = draw(st.sampled_from([1, 3, 9, 25]))  # Each size compiles again.
     num_groups = draw(st.integers(1, 4))
     codes = st.lists(st.integers(0, num_groups - 1), min_size=size, max_size=size)
     bits = st.lists(st.integers(0, 1), min_size=size, max_size=size)
@@ -170,11 +170,11 @@ def test_three_classes_have_the_values_of_a_hand_calculation(criterion, options,
     assert float(value) == pytest.approx(expected, abs=5e-7)
 
 
-@given(st.integers(3, 5), st.integers(2, 4), st.integers(0, 2**32 - 1))
+@given(st.sampled_from([3, 5]), st.sampled_from([2, 4]), st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
 def test_each_class_against_all_others_is_as_in_fairlearn(num_classes, num_groups, seed):
     rng = np.random.default_rng(seed)
-    size = int(rng.integers(2, 80))
+    size = int(rng.choice([2, 9, 80]))  # Each size compiles again.
     groups = rng.integers(0, num_groups, size)
     labels, predicted = rng.integers(0, num_classes, (2, size))
     counts = counted(groups, labels, predicted, num_groups, num_classes)
