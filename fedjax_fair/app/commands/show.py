@@ -204,9 +204,9 @@ class Compare:
         points = front(dataset, *self.metrics)
         print(format_table(front_table(points)))
         if self.plot is not None:
-            from fedjax_fair.report import attainment  # Imports matplotlib.
+            from fedjax_fair.report import attained  # Imports matplotlib.
 
-            _save_figure(lambda: attainment.attained(points), Path(self.plot))
+            _save_figure(lambda: attained(points), Path(self.plot))
 
 
 @contextmanager
