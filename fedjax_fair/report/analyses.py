@@ -105,7 +105,7 @@ def bias_gaps(table: pd.DataFrame) -> Figure:
             axes.vlines(at, gap - ends, gap + ends, color=color, linewidth=1.2)
             if "requested_gap" in rows:
                 requested = 100 * rows["requested_gap"]
-                label = "requested" if number == 0 else None
+                label = "requested" if number == 0 else ""
                 ends = at - width / 2, at + width / 2
                 axes.hlines(requested, *ends, color="0.2", linewidth=1.5, label=label)
         _style_clients(axes, clients, feature)
