@@ -283,6 +283,12 @@ def wide_terminal(monkeypatch):
 
 
 @pytest.fixture
+def without_figures(monkeypatch):
+    """Runs that draw nothing, which takes longer than their training."""
+    monkeypatch.setattr("fedjax_fair.app.experiment.draw", lambda dataset, folder: None)
+
+
+@pytest.fixture
 def federation() -> FederatedData:
     return make_federation()
 
