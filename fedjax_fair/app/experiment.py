@@ -13,9 +13,10 @@ from jax.sharding import Mesh
 
 from fedjax_fair import results
 from fedjax_fair.analysis.simulate import expected_parity
+from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
 from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.experiment_data import Experiment
-from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
+from fedjax_fair.app.guarantees import add_epsilon, attributes_of, guarantee
 from fedjax_fair.app.model_files import (
     folder_name,
     save_base,
@@ -24,8 +25,7 @@ from fedjax_fair.app.model_files import (
 )
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder
 from fedjax_fair.app.settings.config_files import as_dict
-from fedjax_fair.app.settings.defaults import format_settings
-from fedjax_fair.app.unseen_clients import add_unseen
+from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.folder_lock import locked
@@ -80,12 +80,7 @@ def execute(
         name: guarantee(name, round_fn, config, num_clients)
         for name, round_fn in experiment.rounds.items()
     }
-    attrs = {"settings": format_settings(config, num_clients=num_clients)}
-    known = {name: [value] for name, value in privacy.items() if value is not None}
-    if known:
-        attrs["privacy"] = describe_guarantees(known, config, num_clients)
-    if config.faults.byzantine:
-        attrs["byzantine"] = BYZANTINE
+    attrs = attributes_of(config, privacy.items(), num_clients)
     done: dict[str, xr.Dataset] = {}
     with locked(folder.path) if is_main else nullcontext():
         if is_main:
@@ -114,7 +109,7 @@ def execute(
             measured = fitted.dataset
             if is_main:
                 measured = _add_expected_parity(
-                    experiment, name, add_unseen(experiment, name, fitted)
+                    experiment, name, _add_unseen(experiment, name, fitted)
                 )
             done[name] = add_epsilon(measured, privacy[name]).assign_attrs(attrs)
             path, base = folder.models / folder_name(name), None
@@ -185,6 +180,45 @@ def train_methods(
                 stacked[name], batch, options, callbacks(name), folder, functions_fn
             )
             yield name, result._replace(model=methods[name].model)
+
+
+def _add_unseen(experiment: Experiment, name: str, fitted: FitResult) -> xr.Dataset:
+    """Adds the metrics of unseen clients to the results of a method, if there are such clients.
+
+    Variables are those of `evaluate_unseen` over ``(seed, unseen_client)``, with the learning rate
+    and batch size of the method, and their means over clients.
+    """
+    unseen, seeds = experiment.unseen, experiment.config.training.seeds
+    if unseen is None:
+        return fitted.dataset
+    metrics = metrics_of(experiment.config, experiment.data.num_classes)
+    if has_global_model(experiment.rounds[name]):
+        solver = resolve_method(experiment.config, name)[1].solver
+        measured = evaluate_unseen(
+            fitted.model,
+            fitted.variables,
+            [solver.learning_rate or 0.0] * len(seeds),
+            unseen,
+            seeds=seeds,
+            batch_size=solver.batch_size or 1,
+            metrics=metrics,
+            # Of several processes only the main one evaluates.
+            mesh=experiment.mesh if jax.process_count() == 1 else None,
+        )
+    else:
+        measured = undefined_unseen(unseen, seeds, fitted.model, metrics)
+    measured = measured.rename(client="unseen_client")
+    for variable in list(measured):
+        values = measured[variable]
+        attributes = {
+            "long_name": f"{values.attrs['long_name']}, mean over clients",
+            "units": values.attrs["units"],
+            "population": "unseen clients",
+            "weighting": "uniform",
+        }
+        means = values.mean("unseen_client").assign_attrs(attributes)
+        measured[f"{variable}_mean_clients"] = means
+    return fitted.dataset.merge(measured)
 
 
 def _add_expected_parity(experiment: Experiment, name: str, dataset: xr.Dataset) -> xr.Dataset:
