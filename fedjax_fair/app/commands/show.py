@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.sections import default_hint
-from fedjax_fair.app.terminal.console import format_results, format_table, print_tables
+from fedjax_fair.app.terminal.console import format_results, format_table, letters, print_tables
 from fedjax_fair.results.comparison import default_metrics, gaps_by_feature
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
 from fedjax_fair.results.folder_lock import is_locked
@@ -150,7 +149,8 @@ class Compare:
             self._compare()
 
     def _compare(self) -> None:
-        paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
+        runs = list(dict.fromkeys(path for run in self.runs for path in _runs_in(Path(run))))
+        paths = dict(zip(letters(len(runs)), runs, strict=True))
         opened = {label: results.open(path) for label, path in paths.items()}
         merged = results.merge_runs(opened)
         if self.at_seconds is not None:
@@ -297,13 +297,6 @@ def _runs_in(path: Path) -> list[Path]:
     if skipped := sorted(child.name for child in children.difference(finished)):
         warn(f"{path}: {', '.join(skipped)} skipped, unfinished.")
     return finished or [path]
-
-
-def _label(paths: Iterable[Path]) -> dict[str, Path]:
-    """Labels runs by letters, or by numbers if there are more than letters."""
-    runs = list(dict.fromkeys(paths))
-    labels = string.ascii_uppercase if len(runs) <= 26 else map(str, range(1, len(runs) + 1))
-    return dict(zip(labels, runs, strict=False))
 
 
 def _legend(paths: dict[str, Path], labels: Iterable[str]) -> str:

@@ -12,10 +12,12 @@ from typing import Any, get_args, get_type_hints
 import tyro
 
 from fedjax_fair.app.overview import HELP
+from fedjax_fair.app.settings.names import FILES, option_of
 from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.app.settings.setting import is_sequence, members, parse_value
 from fedjax_fair.app.settings.source_defaults import source_names
 from fedjax_fair.app.settings.suggestions import suggest
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = [
     "PATHS",
@@ -29,21 +31,9 @@ __all__ = [
 ]
 
 PATHS = {
-    "--config",
-    "--data.central-test",
-    "--data.dir",
-    "--data.file",
-    "--file",
-    "--folder",
-    "--model.weights",
-    "--model.weights-names",
-    "--output",
-    "--published",
-    "--plot",
-    "--run",
-    "--runs",
-    "--timing.online",
-    "--timing.table",
+    *("--config", "--data.central-test", "--file", "--folder", "--output"),
+    *("--published", "--plot", "--run", "--runs"),
+    *(option_of(*key) for key in FILES),
 }
 """Options that are files or folders. A leading ``~`` is the home folder."""
 
@@ -110,10 +100,8 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
             count = next(ends, min(most, len(words)))
             texts, words = texts + words[:count], words[count:]
         texts = _expand(flag, texts)
-        try:
+        with error_prefix(f"{' '.join([flag, *texts])}: "):
             values[flag] = parse_value(types[flag], texts)
-        except ValueError as error:
-            raise ValueError(f"{' '.join([flag, *texts])}: {error}") from None
     hints = get_type_hints(kind, include_extras=True)
     names = [name for name, hint in hints.items() if tyro.conf.Positional in get_args(hint)]
     if names:
