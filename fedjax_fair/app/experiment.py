@@ -29,7 +29,6 @@ from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.folder_lock import locked
-from fedjax_fair.roles import ClientMetric, Metric
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.batch import RunBatch
@@ -37,7 +36,7 @@ from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import Callback, check_runs, train_loop
 from fedjax_fair.training.stacked import stack_trees
-from fedjax_fair.training.train_options import OnNonfinite, TrainOptions
+from fedjax_fair.training.train_options import TrainOptions
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -88,22 +87,26 @@ def execute(
             folder.check_record(data=experiment.data, unseen=experiment.unseen)
             if experiment.data.encoding is not None:
                 folder.write_encoding(experiment.data.encoding)
+        options = TrainOptions(
+            rounds=training.rounds or 0,
+            eval_every=training.eval_every or 1,
+            train_loss=True,
+            on_nonfinite=training.on_nonfinite or "raise",
+            metrics=metrics_of(config, experiment.data.num_classes),
+            allow_changed_code=allow_changed_code,
+            until_seconds=config.schedule.until_seconds,
+        )
         for name, fitted in train_methods(
             experiment.rounds,
             experiment.data,
-            rounds=training.rounds or 0,
-            seeds=training.seeds,
-            eval_every=training.eval_every or 1,
-            on_nonfinite=training.on_nonfinite or "raise",
-            metrics=metrics_of(config, experiment.data.num_classes),
+            training.seeds,
+            options,
             callbacks=lambda name: (
                 [MetricsLog(folder.metrics, name, list(experiment.rounds)), *callback_fn(name)]
                 if is_main
                 else []
             ),
             checkpoints=lambda name: folder.checkpoints / folder_name(name),
-            allow_changed_code=allow_changed_code,
-            until_seconds=config.schedule.until_seconds,
             mesh=experiment.mesh,
         ):
             measured = fitted.dataset
@@ -129,31 +132,20 @@ def execute(
 def train_methods(
     methods: Mapping[str, BaseRound],
     data: FederatedData,
-    *,
-    rounds: int,
     seeds: Sequence[int],
-    eval_every: int,
-    on_nonfinite: OnNonfinite,
+    options: TrainOptions,
+    *,
     callbacks: Callable[[str], Sequence[Callback]],
     checkpoints: Callable[[str], Path],
-    metrics: Sequence[Metric | ClientMetric] = (),
-    allow_changed_code: bool = False,
-    until_seconds: float | None = None,
     mesh: Mesh | None = None,
 ) -> Iterator[tuple[str, FitResult]]:
     """Trains methods sequentially, and compiles the next ones while one trains.
 
     ``callbacks`` and ``checkpoints`` return the callbacks and the folder of a method by its name.
-    Other arguments are those of ``fit``.
 
     Yields:
         The name of each method and its result, in order.
     """
-    options = TrainOptions(
-        *(rounds, eval_every, True, on_nonfinite, metrics),
-        allow_changed_code=allow_changed_code,
-        until_seconds=until_seconds,
-    )
     names, functions = list(methods), dict[str, CompiledRuns]()
     stacked = {name: stack_trees([method]) for name, method in methods.items()}
     for method in stacked.values():  # Later ones are compiled while the first one trains.

@@ -27,7 +27,12 @@ from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, compari
 from fedjax_fair.results.folder_lock import is_locked
 from fedjax_fair.results.log import read_evaluations, read_log
 from fedjax_fair.results.tables import progress_table
-from fedjax_fair.utils.terminal import escape_control_chars, one_line, resume_command
+from fedjax_fair.utils.terminal import (
+    error_prefix,
+    escape_control_chars,
+    one_line,
+    resume_command,
+)
 from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
@@ -55,7 +60,7 @@ class Show:
 
     def __call__(self) -> None:
         path = Path(self.run)
-        try:
+        with error_prefix(f"run={self.run!r}: "):
             rounds = _unfinished_rounds(path)
             if rounds is None:
                 with _expected_structure():
@@ -66,8 +71,6 @@ class Show:
                         print_tables(dataset)
                 return
             print(format_results(progress_table(read_evaluations(path / "metrics.jsonl"), rounds)))
-        except ValueError as error:
-            raise ValueError(f"run={self.run!r}: {error}") from None
         if is_locked(path):
             print("The run continues in another process.")
         else:

@@ -12,7 +12,6 @@ from typing import Any, get_args, get_type_hints
 import tyro
 
 from fedjax_fair.app.overview import HELP
-from fedjax_fair.app.settings.names import FILES, option_of
 from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.app.settings.setting import is_sequence, members, parse_value
 from fedjax_fair.app.settings.source_defaults import source_names
@@ -31,9 +30,21 @@ __all__ = [
 ]
 
 PATHS = {
-    *("--config", "--data.central-test", "--file", "--folder", "--output"),
-    *("--published", "--plot", "--run", "--runs"),
-    *(option_of(*key) for key in FILES),
+    "--config",
+    "--data.central-test",
+    "--data.dir",
+    "--data.file",
+    "--file",
+    "--folder",
+    "--model.weights",
+    "--model.weights-names",
+    "--output",
+    "--published",
+    "--plot",
+    "--run",
+    "--runs",
+    "--timing.online",
+    "--timing.table",
 }
 """Options that are files or folders. A leading ``~`` is the home folder."""
 
