@@ -3,6 +3,7 @@
 from fedjax_fair import (
     aggregators,
     app,
+    benchmark,
     communication,
     data,
     faults,
@@ -12,12 +13,13 @@ from fedjax_fair import (
     server_optimizers,
     solvers,
 )
+from fedjax_fair.app.commands.dispatch import CLASSES
 from fedjax_fair.app.settings import catalog
 from fedjax_fair.app.settings.setting import FILE, stored
 
 # Written out, so that `make check` runs this file after a change of any of their classes.
 PACKAGES = (
-    *(aggregators, app, communication, data, faults),
+    *(aggregators, app, benchmark, communication, data, faults),
     *(models, schedules, selectors, server_optimizers, solvers),
 )
 
@@ -28,5 +30,6 @@ def test_the_stored_descriptions_are_those_of_the_classes():
 
 
 def test_a_change_of_every_described_package_reaches_this_file():
-    described = {f"fedjax_fair.{name.partition('.')[0]}" for name in stored()["descriptions"]}
+    names = [*stored()["descriptions"], *CLASSES.values()]
+    described = {f"fedjax_fair.{name.partition('.')[0]}" for name in names}
     assert described == {package.__name__ for package in PACKAGES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -48,8 +49,17 @@ from fedjax_fair.timing import ClientTimes
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.memory_estimate import total_memory
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import error_prefix
 
-__all__ = ["build", "load_model", "make_model", "method_round", "metrics_of", "server_view"]
+__all__ = [
+    "build",
+    "load_model",
+    "make_model",
+    "method_round",
+    "metrics_of",
+    "round_maker",
+    "server_view",
+]
 
 
 def build(
@@ -72,23 +82,8 @@ def build(
     unseen = None
     if federation is None:
         federation, unseen = split_clients(config, load_data(config))
-    rounds: dict[str, BaseRound] = {}
-    networks: dict[ModelConfig, Model] = {}  # Methods with equal networks share compiled functions.
-    times_of = cache(partial(make_times, data=federation))
-    for name in config.methods:
-        _, method_config = resolve_method(config, name)
-        model_config = method_config.model
-        if model_config not in networks:
-            networks[model_config] = make_model(model_config, federation, config.data)
-        rounds[name] = method_round(
-            config,
-            name,
-            federation.num_classes,
-            largest_client(federation),
-            networks[model_config],
-            num_clients=federation.num_clients,
-            times=times_of(method_config.timing),
-        )
+    make_round = round_maker(federation, config.data)
+    rounds = {name: make_round(config, name) for name in config.methods}
     limit, seeds = total_memory() if memory is None else int(memory), config.training.seeds
     for name, method in rounds.items():
         _, method_config = resolve_method(config, name)
@@ -179,6 +174,29 @@ def _check_network(name: str, model: Model, federation: FederatedData, file: str
         ) from None
 
 
+def round_maker(data: FederatedData, data_config: DataConfig) -> Callable[[Config, str], BaseRound]:
+    """Returns a function that makes the round of a method on a federated dataset.
+
+    Methods with equal networks share compiled functions.
+    """
+    model_of = cache(partial(make_model, data=data, data_config=data_config))
+    times_of = cache(partial(make_times, data=data))
+
+    def make_round(config: Config, name: str) -> BaseRound:
+        _, method_config = resolve_method(config, name)
+        return method_round(
+            config,
+            name,
+            data.num_classes,
+            largest_client(data),
+            model_of(method_config.model),
+            num_clients=data.num_clients,
+            times=times_of(method_config.timing),
+        )
+
+    return make_round
+
+
 def largest_client(data: FederatedData) -> int:
     """Returns the largest number of training examples of a client."""
     return int(np.max(data.train.sizes))
@@ -254,7 +272,7 @@ def method_round(
     if times is not None:
         kind = classes.get("schedule", SCHEDULES["synchronous"])
         schedule = construct(kind, method_config.schedule, times)
-    try:
+    with error_prefix(f"{name}: "):
         return Round(
             model if method.network is None else class_of(method.network)(model),
             selector,
@@ -266,8 +284,6 @@ def method_round(
             schedule=schedule,
             **make_communication(config),
         )
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
 
 
 def metrics_of(config: Config, num_classes: int) -> list[ClientMetric]:

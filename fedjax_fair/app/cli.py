@@ -12,9 +12,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from fedjax_fair.app.terminal.interruptions import (
     Terminated,
@@ -25,23 +25,17 @@ from fedjax_fair.app.terminal.interruptions import (
     restored_signal_handlers,
 )
 
-if TYPE_CHECKING:
-    from fedjax_fair.app.settings.config import Preset
-
 __all__ = ["main", "program"]
 
 _BROKEN_PIPE = 128 + 13
 """Exit status of a program that SIGPIPE ends."""
 
 
-def main(
-    arguments: Sequence[str] | None = None, presets: Mapping[str, Preset] | None = None
-) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
         arguments: Arguments; by default those of the process.
-        presets: Presets of ``run``, ``sweep`` and ``plan`` by name; by default the package's.
 
     Returns:
         The exit status: 0; 2 after an error of the user, which is printed as one line, with
@@ -50,10 +44,10 @@ def main(
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     with restored_signal_handlers():
-        return _run(words, presets)
+        return _run(words)
 
 
-def _run(words: list[str], presets: Mapping[str, Preset] | None) -> int:
+def _run(words: list[str]) -> int:
     """Runs one command; after its interruption, signals are ignored."""
     report = partial(_report, with_traceback="--traceback" in words)
     try:
@@ -63,7 +57,7 @@ def _run(words: list[str], presets: Mapping[str, Preset] | None) -> int:
     try:
         with interruptible():
             try:
-                dispatch(rest, presets)
+                dispatch(rest)
             except BrokenPipeError:
                 _abort(_BROKEN_PIPE)
                 return _BROKEN_PIPE
@@ -89,19 +83,15 @@ def _end(end: KeyboardInterrupt | Terminated) -> int:
     return status
 
 
-def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
-    """Runs the command of this process and exits with its status.
-
-    Args:
-        presets: As for ``main``.
-    """
+def program() -> NoReturn:
+    """Runs the command of this process and exits with its status."""
     exit_on_signals()
     atexit.register(ignore_signals_at_exit)  # Called after what others register.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Names that a terminal cannot show.
     warnings.formatwarning = _format_warning
     try:
-        status = _run(sys.argv[1:], presets)
+        status = _run(sys.argv[1:])
     except SystemExit as end:  # Of --help.
         status = end.code if isinstance(end.code, int) else 0
     try:
@@ -115,27 +105,21 @@ def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
     sys.exit(status)
 
 
-class _Reported:
-    """Warnings that are printed once."""
-
-    damaged = False
-
-
-def _cache_folder() -> str:
-    import jax
-
-    return str(getattr(jax.config, "jax_compilation_cache_dir", None))
+_printed_once = set[str]()
 
 
 def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     """Formats a warning as one line, without the line of code that caused it."""
     from fedjax_fair.utils.terminal import escape_control_chars
 
-    if str(message).startswith("Error reading persistent compilation cache entry"):
-        if _Reported.damaged:  # JAX reports each file, in every process.
+    if str(message).startswith(start := "Error reading persistent compilation cache entry"):
+        if start in _printed_once:  # JAX reports each file, in every process.
             return ""
-        _Reported.damaged = True
-        message = f"{message}; compiled again; delete {_cache_folder()} to keep functions again"
+        _printed_once.add(start)
+        import jax
+
+        folder = getattr(jax.config, "jax_compilation_cache_dir", None)
+        message = f"{message}; compiled again; delete {folder} to keep functions again"
     words = map(escape_control_chars, str(message).split())
     return f"fedjax-fair: warning: {' '.join(words)}\n"
 

@@ -13,9 +13,10 @@ from jax.sharding import Mesh
 
 from fedjax_fair import results
 from fedjax_fair.analysis.simulate import expected_parity
+from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
 from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.experiment_data import Experiment
-from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
+from fedjax_fair.app.guarantees import add_epsilon, attributes_of, guarantee
 from fedjax_fair.app.model_files import (
     folder_name,
     save_base,
@@ -24,12 +25,10 @@ from fedjax_fair.app.model_files import (
 )
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder
 from fedjax_fair.app.settings.config_files import as_dict
-from fedjax_fair.app.settings.defaults import format_settings
-from fedjax_fair.app.unseen_clients import add_unseen
+from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.folder_lock import locked
-from fedjax_fair.roles import ClientMetric, Metric
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.batch import RunBatch
@@ -37,7 +36,7 @@ from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import Callback, check_runs, train_loop
 from fedjax_fair.training.stacked import stack_trees
-from fedjax_fair.training.train_options import OnNonfinite, TrainOptions
+from fedjax_fair.training.train_options import TrainOptions
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -80,12 +79,7 @@ def execute(
         name: guarantee(name, round_fn, config, num_clients)
         for name, round_fn in experiment.rounds.items()
     }
-    attrs = {"settings": format_settings(config, num_clients=num_clients)}
-    known = {name: [value] for name, value in privacy.items() if value is not None}
-    if known:
-        attrs["privacy"] = describe_guarantees(known, config, num_clients)
-    if config.faults.byzantine:
-        attrs["byzantine"] = BYZANTINE
+    attrs = attributes_of(config, privacy.items(), num_clients)
     done: dict[str, xr.Dataset] = {}
     with locked(folder.path) if is_main else nullcontext():
         if is_main:
@@ -93,28 +87,32 @@ def execute(
             folder.check_record(data=experiment.data, unseen=experiment.unseen)
             if experiment.data.encoding is not None:
                 folder.write_encoding(experiment.data.encoding)
+        options = TrainOptions(
+            rounds=training.rounds or 0,
+            eval_every=training.eval_every or 1,
+            train_loss=True,
+            on_nonfinite=training.on_nonfinite or "raise",
+            metrics=metrics_of(config, experiment.data.num_classes),
+            allow_changed_code=allow_changed_code,
+            until_seconds=config.schedule.until_seconds,
+        )
         for name, fitted in train_methods(
             experiment.rounds,
             experiment.data,
-            rounds=training.rounds or 0,
-            seeds=training.seeds,
-            eval_every=training.eval_every or 1,
-            on_nonfinite=training.on_nonfinite or "raise",
-            metrics=metrics_of(config, experiment.data.num_classes),
+            training.seeds,
+            options,
             callbacks=lambda name: (
                 [MetricsLog(folder.metrics, name, list(experiment.rounds)), *callback_fn(name)]
                 if is_main
                 else []
             ),
             checkpoints=lambda name: folder.checkpoints / folder_name(name),
-            allow_changed_code=allow_changed_code,
-            until_seconds=config.schedule.until_seconds,
             mesh=experiment.mesh,
         ):
             measured = fitted.dataset
             if is_main:
                 measured = _add_expected_parity(
-                    experiment, name, add_unseen(experiment, name, fitted)
+                    experiment, name, _add_unseen(experiment, name, fitted)
                 )
             done[name] = add_epsilon(measured, privacy[name]).assign_attrs(attrs)
             path, base = folder.models / folder_name(name), None
@@ -134,31 +132,20 @@ def execute(
 def train_methods(
     methods: Mapping[str, BaseRound],
     data: FederatedData,
-    *,
-    rounds: int,
     seeds: Sequence[int],
-    eval_every: int,
-    on_nonfinite: OnNonfinite,
+    options: TrainOptions,
+    *,
     callbacks: Callable[[str], Sequence[Callback]],
     checkpoints: Callable[[str], Path],
-    metrics: Sequence[Metric | ClientMetric] = (),
-    allow_changed_code: bool = False,
-    until_seconds: float | None = None,
     mesh: Mesh | None = None,
 ) -> Iterator[tuple[str, FitResult]]:
     """Trains methods sequentially, and compiles the next ones while one trains.
 
     ``callbacks`` and ``checkpoints`` return the callbacks and the folder of a method by its name.
-    Other arguments are those of ``fit``.
 
     Yields:
         The name of each method and its result, in order.
     """
-    options = TrainOptions(
-        *(rounds, eval_every, True, on_nonfinite, metrics),
-        allow_changed_code=allow_changed_code,
-        until_seconds=until_seconds,
-    )
     names, functions = list(methods), dict[str, CompiledRuns]()
     stacked = {name: stack_trees([method]) for name, method in methods.items()}
     for method in stacked.values():  # Later ones are compiled while the first one trains.
@@ -185,6 +172,45 @@ def train_methods(
                 stacked[name], batch, options, callbacks(name), folder, functions_fn
             )
             yield name, result._replace(model=methods[name].model)
+
+
+def _add_unseen(experiment: Experiment, name: str, fitted: FitResult) -> xr.Dataset:
+    """Adds the metrics of unseen clients to the results of a method, if there are such clients.
+
+    Variables are those of `evaluate_unseen` over ``(seed, unseen_client)``, with the learning rate
+    and batch size of the method, and their means over clients.
+    """
+    unseen, seeds = experiment.unseen, experiment.config.training.seeds
+    if unseen is None:
+        return fitted.dataset
+    metrics = metrics_of(experiment.config, experiment.data.num_classes)
+    if has_global_model(experiment.rounds[name]):
+        solver = resolve_method(experiment.config, name)[1].solver
+        measured = evaluate_unseen(
+            fitted.model,
+            fitted.variables,
+            [solver.learning_rate or 0.0] * len(seeds),
+            unseen,
+            seeds=seeds,
+            batch_size=solver.batch_size or 1,
+            metrics=metrics,
+            # Of several processes only the main one evaluates.
+            mesh=experiment.mesh if jax.process_count() == 1 else None,
+        )
+    else:
+        measured = undefined_unseen(unseen, seeds, fitted.model, metrics)
+    measured = measured.rename(client="unseen_client")
+    for variable in list(measured):
+        values = measured[variable]
+        attributes = {
+            "long_name": f"{values.attrs['long_name']}, mean over clients",
+            "units": values.attrs["units"],
+            "population": "unseen clients",
+            "weighting": "uniform",
+        }
+        means = values.mean("unseen_client").assign_attrs(attributes)
+        measured[f"{variable}_mean_clients"] = means
+    return fitted.dataset.merge(measured)
 
 
 def _add_expected_parity(experiment: Experiment, name: str, dataset: xr.Dataset) -> xr.Dataset:

@@ -20,6 +20,7 @@ from fedjax_fair.data.tables.table_files import is_table_file
 from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.data.transforms import hold_out_clients
 from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = ["Experiment", "load_data", "split_clients"]
 
@@ -53,8 +54,7 @@ def load_data(config: Config) -> FederatedData:
     settings = {name: value for name, value in given.items() if value is not None}
     settings["validation_fraction"] = data_config.validation_fraction or 0.0
     loaded = data.load(data_config.name, partitioner, seed, data_config.dir, **settings)
-    central = data_config.central_test
-    return loaded if central is None else _with_central_test(loaded, central)
+    return _with_central_test(loaded, data_config.central_test)
 
 
 def _load_file(file: str, data_config: DataConfig) -> FederatedData:
@@ -103,9 +103,7 @@ def _load_file(file: str, data_config: DataConfig) -> FederatedData:
             central_test=central_test if is_of_leaf else None,
         )
         loaded = with_label_unit(loaded, data_config.label_unit)
-        if central_test is None or is_of_leaf:
-            return loaded
-        return _with_central_test(loaded, central_test)
+        return loaded if is_of_leaf else _with_central_test(loaded, central_test)
     loaded = data.from_npz(file, partition=partitioner, **options)
     is_classified = data_config.target in (None, "classification")
     if loaded.train.has_targets == is_classified:
@@ -115,12 +113,13 @@ def _load_file(file: str, data_config: DataConfig) -> FederatedData:
             f"for data.target={data_config.target or 'classification'}; choose --data.target "
             "classification for integers, regression or multi_label for floats."
         )
-    loaded = with_label_unit(loaded, data_config.label_unit)
-    return loaded if central_test is None else _with_central_test(loaded, central_test)
+    return _with_central_test(with_label_unit(loaded, data_config.label_unit), central_test)
 
 
-def _with_central_test(loaded: FederatedData, file: str) -> FederatedData:
-    """Adds a central test set of a file: a table if training examples are rows, or arrays."""
+def _with_central_test(loaded: FederatedData, file: str | None) -> FederatedData:
+    """Adds a central test set of a file, if any: a table if examples are rows, or arrays."""
+    if file is None:
+        return loaded
     encoding = loaded.encoding
     if is_table_file(file) and encoding is not None:
         examples = encoding.encode(file, unseen="ignore"), encoding.encode_label(file)
@@ -132,10 +131,8 @@ def _with_central_test(loaded: FederatedData, file: str) -> FederatedData:
             + ("an .npz file" if encoding is None else "a table, such as .csv, or an .npz file")
             + f" for {loaded.name!r}."
         )
-    try:
+    with error_prefix(f"data.central_test={file!r}: "):
         return data.with_central_test(loaded, *examples)
-    except ValueError as error:
-        raise ValueError(f"data.central_test={file!r}: {error}") from None
 
 
 def split_clients(
@@ -154,8 +151,5 @@ def split_clients(
             f"data.unseen_fraction={fraction}: expected 0 with data.unknown_clients='unseen', "
             "which found unseen clients in the file; remove one of the two settings."
         )
-    try:
+    with error_prefix("data.unseen_"):  # Messages begin with "fraction=".
         return hold_out_clients(federation, fraction, config.data.seed)
-    except ValueError as error:
-        # Messages begin with "fraction=".
-        raise ValueError(f"data.unseen_{error}") from None

@@ -1,12 +1,13 @@
-"""Texts of results about privacy and about Byzantine clients."""
+"""Texts of results about their settings, privacy and Byzantine clients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.defaults import format_settings
 from fedjax_fair.communication import epsilon
 from fedjax_fair.faults import Byzantine
 from fedjax_fair.rounds.base_round import BaseRound
@@ -15,10 +16,7 @@ from fedjax_fair.rounds.round import Round
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["BYZANTINE", "add_epsilon", "describe_guarantees", "guarantee"]
-
-BYZANTINE = "Accuracies and other metrics are of all clients, Byzantine ones included."
-"""Attribute ``byzantine`` of results with Byzantine clients."""
+__all__ = ["add_epsilon", "attributes_of", "guarantee"]
 
 _ATTRIBUTES = {
     "long_name": "epsilon of differential privacy, NaN without a guarantee",
@@ -54,6 +52,31 @@ def guarantee(name: str, method: BaseRound, config: Config, num_clients: int) ->
     return "there is no noise" if math.isinf(spent) else spent
 
 
+def attributes_of(
+    config: Config,
+    guarantees: Iterable[tuple[str, float | str | None]],
+    num_clients: int,
+    varied: Collection[tuple[str, str]] = (),
+) -> dict[str, str]:
+    """Returns the attributes of results that describe settings, privacy and Byzantine clients.
+
+    ``guarantees`` are pairs of a method and its `guarantee`, of which a sweep has several, and
+    ``varied`` the settings that it varies.
+    """
+    attrs = {"settings": format_settings(config, varied, num_clients)}
+    known: dict[str, list[float | str]] = {}
+    for name, value in guarantees:
+        if value is not None:
+            known.setdefault(name, []).append(value)
+    if known:
+        attrs["privacy"] = _describe_guarantees(known, config, num_clients)
+    if config.faults.byzantine or ("faults", "byzantine") in varied:
+        attrs["byzantine"] = (
+            "Accuracies and other metrics are of all clients, Byzantine ones included."
+        )
+    return attrs
+
+
 def add_epsilon(dataset: xr.Dataset, guarantee: float | str | None) -> xr.Dataset:
     """Adds the variable ``epsilon`` to the results of one method, unless it has no clipping."""
     if guarantee is None:
@@ -62,14 +85,14 @@ def add_epsilon(dataset: xr.Dataset, guarantee: float | str | None) -> xr.Datase
     return dataset.assign(epsilon=((), value, _ATTRIBUTES))
 
 
-def describe_guarantees(
+def _describe_guarantees(
     guarantees: Mapping[str, Iterable[float | str]], config: Config, num_clients: int
 ) -> str:
     """Describes the guarantees of each method, of which a sweep has several.
 
     Examples:
         >>> spent = {"fedavg": [1.5, 201.25], "divfl": ["divfl selects by data"]}
-        >>> describe_guarantees(spent, Config(), num_clients=100).split("; ")[0]
+        >>> _describe_guarantees(spent, Config(), num_clients=100).split("; ")[0]
         'Privacy of clients at delta = 0.01: fedavg: epsilon = 1.5 to 201'
     """
     parts = []

@@ -14,7 +14,6 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.config import Maximize
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.report import maximization_page
-from fedjax_fair.report.maximization import figures
 from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular.checked_arrays import as_known_epsilon
@@ -40,7 +39,7 @@ def execute(
         compared = solve(task, config, show)
         results.save(compared, folder.results)
         page = maximization_page.page(compared, asdict(config), folder.environment())
-        folder.write_figures(figures(compared), page)
+        folder.write_figures(maximization_page.figures(compared), page)
     return compared
 
 

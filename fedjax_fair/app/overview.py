@@ -5,17 +5,14 @@ This module does not import JAX, which takes seconds.
 
 from __future__ import annotations
 
+import json
 import shutil
 import textwrap
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedjax_fair.utils.terminal import format_columns
-
-if TYPE_CHECKING:
-    from fedjax_fair.app.settings.config import Preset
 
 __all__ = [
     "COMMANDS",
@@ -30,60 +27,18 @@ __all__ = [
 
 HELP = {"-h", "--help"}
 
-COMMANDS = {
-    "run": "Compares methods, and writes a folder with results, figures and a report.",
-    "sweep": "Runs all combinations of settings, as in `sweep digits lam=0,0.1 prox=0,0.1`.",
-    "plan": "Estimates memory and costs of a run or a sweep: `plan mnist --machine h100`.",
-    "contributions": "Computes exact Shapley values of clients by training with every coalition.",
-    "resume": "Continues an interrupted run, or extends a finished one.",
-    "show": "Prints the tables of a run or of contributions; of an unfinished run, its "
-    "evaluations.",
-    "compare": "Tests which methods of one or more runs differ with statistical significance.",
-    "thresholds": "Fits thresholds of clients and sensitive groups to the models of a run.",
-    "benchmark": "Compares tuned methods by a fixed protocol: `benchmark` or `benchmark standard`.",
-    "benchmark enter": "Checks, tunes and runs the methods of a Python file, and writes one file "
-    "per method.",
-    "benchmark report": "Writes the tables and figures of a benchmark from its result files.",
-    "benchmark export": "Writes the results of a benchmark as a table for other programs.",
-    "maximize exemplars": "Selects public images of digits that represent the private images of "
-    "all clients.",
-    "maximize features": "Selects features that inform most about the label, on every client.",
-    "maximize movielens": "Selects movies so that every user likes one of them.",
-    "maximize scores": "Selects columns of a table with the scores of clients: facility location "
-    "or coverage.",
-    "methods": "Lists methods, or describes one: its classes, settings, defaults, ranges and "
-    "source.",
-    "metrics": "Defines metrics and the terms of tables.",
-    "data list": "Lists data sets and which are available.",
-    "data info": "Describes a data set.",
-    "data show": "Describes a partition, and plots the examples of each client.",
-    "data prepare": "Downloads a data set and prepares it (needs the extra `tfds-prepare`).",
-}
+_SETTINGS = Path(__file__).parent / "settings"
+_STORED = json.loads((_SETTINGS / "descriptions.json").read_text("utf8"))
+
+COMMANDS: dict[str, str] = _STORED["commands"]
 """The first lines of the classes' docstrings."""
 
 PRESET_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
-    (Path(__file__).parent / "settings" / "presets.toml").read_text("utf8")
+    (_SETTINGS / "presets.toml").read_text("utf8")
 )
 """Summary and settings of each preset."""
 PRESETS = {name: table["summary"] for name, table in PRESET_TABLES.items()}
-PAPERS = [
-    *(
-        f"{table}{data}"
-        for data in ("", "-cifar10")
-        for table in (*(f"table{i}" for i in range(1, 5)), "sensitivity")
-    ),
-    "cross-mnist",
-    *(
-        f"equitable{model}-{data}"
-        for data in ("mnist", "cifar10", "cifar100", "femnist")
-        for model in ("", "-resnet18")
-    ),
-    *(
-        f"equitable-{setting}-{data}"
-        for data in ("mnist", "cifar100")
-        for setting in ("clusters", "epochs", "prox")
-    ),
-]
+PAPERS: list[str] = _STORED["papers"]
 """Names of the presets in ``settings/paper_presets.py``, which imports more."""
 
 _HINTS = (
@@ -112,15 +67,13 @@ def is_overview(arguments: list[str]) -> bool:
     return arguments == ["--version"] or (needs_help and not is_command)
 
 
-def print_overview(arguments: list[str], presets: Mapping[str, Preset] | None = None) -> None:
-    """Prints the version or the overview; ``presets`` as for ``cli.main``."""
+def print_overview(arguments: list[str]) -> None:
+    """Prints the version or the overview."""
     if arguments == ["--version"]:
         from importlib import metadata
 
         print("fedjax-fair", metadata.version("fedjax-fair"))
         return
-    given = (presets or {}).items()
-    summaries = PRESETS if presets is None else {name: preset.summary for name, preset in given}
     width = min(80, shutil.get_terminal_size().columns)
     papers = f"Tables of papers, which need --data.dir: {', '.join(PAPERS)}."
     print(
@@ -128,8 +81,8 @@ def print_overview(arguments: list[str], presets: Mapping[str, Preset] | None = 
         "\nSimulates fair federated learning.",
         f"\nCommands:\n{format_columns(COMMANDS, indent='  ')}\n",
         *textwrap.wrap("Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:", width),
-        f"{format_columns(summaries, indent='  ')}\n",
-        *([] if presets else [textwrap.fill(papers, width, break_on_hyphens=False) + "\n"]),
+        f"{format_columns(PRESETS, indent='  ')}\n",
+        textwrap.fill(papers, width, break_on_hyphens=False) + "\n",
         *textwrap.wrap(_HINTS, width),
         sep="\n",
     )

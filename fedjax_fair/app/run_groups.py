@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from fedjax_fair.app.build import build, largest_client, make_model, method_round
+from fedjax_fair.app.build import build, round_maker
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import Setting
-from fedjax_fair.app.settings.named_methods import method_settings, resolve_method
+from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import NETWORK, SettingKey, change, setting_names, vary
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.timing_files import make_times
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.utils import checks
@@ -83,16 +81,13 @@ def plan_sweep(
         raise ValueError(
             "distributed=True: expected False for a sweep; use run for each configuration."
         )
-    if config.data.unknown_clients == "unseen":
-        raise ValueError(
-            "data.unknown_clients='unseen': expected 'error' in a sweep, which keeps no trained "
-            "models; run evaluates unseen clients."
-        )
-    if config.data.unseen_fraction:
-        raise ValueError(
-            f"data.unseen_fraction={config.data.unseen_fraction}: expected 0 in a sweep, which "
-            "keeps no trained models; run evaluates unseen clients."
-        )
+    for name, expected in (("unknown_clients", "error"), ("unseen_fraction", 0)):
+        value = getattr(config.data, name)
+        if value not in (None, expected):
+            raise ValueError(
+                f"data.{name}={value!r}: expected {expected!r} in a sweep, which keeps no trained "
+                "models; run evaluates unseen clients."
+            )
     axes = [_axis(config, name, values) for name, values in varied.items()]
     if len({axis.key for axis in axes}) < len(axes):
         raise ValueError(f"{', '.join(varied)}: expected each setting once; remove the copies.")
@@ -111,26 +106,16 @@ def groups_of(
         labels = {axis.name: value for axis, value in zip(fixed, fixed_values, strict=True)}
         ready = build(fixed_config, data, memory)
         data, mesh = ready.data, ready.mesh
-        times_of = cache(partial(make_times, data=data))
+        make_round = round_maker(data, fixed_config.data)
         for name in config.methods:
             used = [axis for axis in traced if _setting(fixed_config, name, axis) is not None]
             unused = [axis for axis in traced if axis not in used]
             configurations = list(product(*(axis.values for axis in used)))
-            network = resolve_method(fixed_config, name)[1].model
-            model = make_model(network, data, fixed_config.data)
             # Making all rounds first checks all values before anything runs.
-            rounds = {}
-            for values in configurations:
-                own = _set(fixed_config, used, values)
-                rounds[values] = method_round(
-                    own,
-                    name,
-                    data.num_classes,
-                    largest_client(data),
-                    model,
-                    num_clients=data.num_clients,
-                    times=times_of(resolve_method(own, name)[1].timing),
-                )
+            rounds = {
+                values: make_round(_set(fixed_config, used, values), name)
+                for values in configurations
+            }
             runs = list(product(configurations, fixed_config.training.seeds))
             groups.append(Group(name, fixed_config, data, mesh, labels, used, unused, runs, rounds))
     return groups

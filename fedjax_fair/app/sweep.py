@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import report, results
 from fedjax_fair.app.build import metrics_of
-from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
+from fedjax_fair.app.guarantees import add_epsilon, attributes_of, guarantee
 from fedjax_fair.app.run_folder import make_folder
 from fedjax_fair.app.run_groups import Group, plan_sweep, runs_of
 from fedjax_fair.app.run_record import check_record, command, environment, write_record
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.defaults import by_section, format_settings, unset_defaults
+from fedjax_fair.app.settings.defaults import by_section, unset_defaults
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.folder_lock import locked
@@ -97,15 +97,9 @@ def sweep(
                 for values in product(*(axis.values for axis in group.unused)):
                     parts.append(_label(group, part, values))
         varied_keys = [axis.key for axis in axes]
-        num_clients, guarantees = groups[0].data.num_clients, {}
-        attrs = {"settings": format_settings(config, varied_keys, num_clients)}
-        for group in groups:
-            if (value := _guarantee(group)) is not None:
-                guarantees.setdefault(group.name, []).append(value)
-        if guarantees:
-            attrs["privacy"] = describe_guarantees(guarantees, config, num_clients)
-        if config.faults.byzantine or ("faults", "byzantine") in varied_keys:
-            attrs["byzantine"] = BYZANTINE
+        num_clients = groups[0].data.num_clients
+        guarantees = ((group.name, _guarantee(group)) for group in groups)
+        attrs = attributes_of(config, guarantees, num_clients, varied_keys)
         combined = _combine(parts, [axis.name for axis in axes]).assign_attrs(attrs)
         combined = combined.assign_coords(name_coordinates(groups[0].data))
         if path is not None:

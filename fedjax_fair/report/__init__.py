@@ -7,9 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedjax_fair.report import device_plots, drawing, forest, groups, plots, selection
-from fedjax_fair.report.attainment import attained
-from fedjax_fair.report.bias_gaps import bias_gaps
-from fedjax_fair.report.contribution_bars import contribution_bars
+from fedjax_fair.report.analyses import attained, bias_gaps, contribution_bars
 from fedjax_fair.report.page import page
 from fedjax_fair.results.task_metrics import primary
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,18 +28,6 @@ __all__ = ["differences", "html_rows"]
 
 _WIDTH = 48
 """Characters of a heading that fit below a panel."""
-
-
-class _Row(NamedTuple):
-    """A difference, in the unit of the axis; limits are NaN for a single seed."""
-
-    method: str
-    difference: float
-    low: float
-    high: float
-    p: float
-    is_significant: bool
-    published: float
 
 
 def differences(
@@ -117,7 +105,7 @@ def html_rows(compared: xr.Dataset) -> str:
     Args:
         compared: As for `differences`, one metric.
     """
-    rows = _rows(compared, None)
+    rows = _rows(compared)
     ends = np.array([[row.low, row.difference, row.high] for row in rows])
     ends = np.append(ends[np.isfinite(ends)], 0.0)
     low, high = float(ends.min()), float(ends.max())
@@ -152,21 +140,14 @@ def html_rows(compared: xr.Dataset) -> str:
     )
 
 
-def _rows(compared: xr.Dataset, published: Mapping[str, float] | None) -> list[_Row]:
-    factor = 100 if _is_percent(compared) else 1
-    return [
-        _Row(
-            name,
-            factor * float(one["difference"]),
-            factor * float(one["low"]),
-            factor * float(one["high"]),
-            float(one["p"]),
-            bool(one["is_significant"]),
-            (published or {}).get(name, np.nan),
-        )
-        for name in map(str, compared["algorithm"].values)
-        for one in [compared.sel(algorithm=name)]
-    ]
+def _rows(compared: xr.Dataset, published: Mapping[str, float] | None = None) -> list[Any]:
+    """Returns a tuple per method, in the unit of the axis; limits are NaN for a single seed."""
+    in_unit = ["difference", "low", "high"]
+    frame = compared[[*in_unit, "p", "is_significant"]].to_dataframe()
+    frame[in_unit] *= 100 if _is_percent(compared) else 1
+    frame["method"] = frame.index.astype(str)
+    frame["published"] = [(published or {}).get(name, np.nan) for name in frame["method"]]
+    return list(frame.itertuples())
 
 
 def _is_percent(compared: xr.Dataset) -> bool:

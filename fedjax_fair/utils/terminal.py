@@ -1,14 +1,21 @@
-"""Formatting of text for a terminal."""
+"""Formatting of text and of errors for a terminal."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["escape_control_chars", "format_columns", "one_line", "resume_command"]
+__all__ = [
+    "error_prefix",
+    "escape_control_chars",
+    "format_columns",
+    "one_line",
+    "resume_command",
+]
 
 _MIN_TEXT = 40
 """Columns of text next to a name."""
@@ -38,6 +45,15 @@ def one_line(error: BaseException) -> str:
         return " ".join(str(error).split())
     except Exception:  # Of a `__str__` of the user.
         return "its message cannot be printed"
+
+
+@contextmanager
+def error_prefix(prefix: str) -> Iterator[None]:
+    """Begins the message of a ``ValueError`` with what it is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{prefix}{error}") from None
 
 
 def resume_command(folder: str | Path, plugins: Iterable[Path] = ()) -> str:

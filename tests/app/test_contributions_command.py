@@ -76,7 +76,7 @@ def test_approximations_are_compared(tmp_path, capsys):
 
 def test_methods_and_output_are_those_of_the_command():
     def read(*arguments):
-        return request(options.Contributions, list(arguments), presets.PRESETS, varies=False)
+        return request(options.Contributions, list(arguments), varies=False)
 
     wanted = read("digits")
     assert wanted.config.methods == ("fedavg",)

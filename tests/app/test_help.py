@@ -10,12 +10,12 @@ import jax
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.app import build, overview
+from fedjax_fair.app import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands.dispatch import CLASSES, class_of_command
 from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.command_line import options_of, parse
-from fedjax_fair.app.settings.config import Config, Preset
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.names import setting_names
 from fedjax_fair.app.settings.paper_presets import PAPERS
 from fedjax_fair.app.settings.setting import describe_type
@@ -88,13 +88,6 @@ def test_the_overview_names_every_command_and_preset(arguments, capsys):
     assert all(name in shown for name in [*CLASSES, *presets.PRESETS, *PAPERS])
 
 
-def test_the_overview_has_the_summaries_of_commands_and_presets():
-    documented = {name: class_of_command(name).__doc__.splitlines()[0] for name in CLASSES}
-    assert documented == overview.COMMANDS
-    assert {name: each.summary for name, each in presets.PRESETS.items()} == overview.PRESETS
-    assert list(PAPERS) == overview.PAPERS
-
-
 @pytest.mark.parametrize("argument", ["--help", "--version"])
 def test_the_overview_and_the_version_need_no_jax(argument):
     code = f"""
@@ -115,14 +108,6 @@ def test_the_package_is_a_program():
     assert version.stdout.startswith("fedjax-fair ")
     wrong = subprocess.run([*command, "runn"], capture_output=True, text=True, check=False)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-
-
-def test_the_overview_has_the_presets_of_the_caller(capsys):
-    given = {"own": Preset("an own experiment", Config())}
-    assert main(["--help"], given) == 0
-    shown = capsys.readouterr().out
-    assert "an own experiment" in shown
-    assert "cifar10" not in shown
 
 
 def test_help_of_a_preset_shows_its_defaults(capsys, monkeypatch):

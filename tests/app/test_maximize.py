@@ -24,7 +24,7 @@ from fedjax_fair.app.maximization_tasks import (
 )
 from fedjax_fair.app.settings.config import Maximize, MaximizeFeatures
 from fedjax_fair.data.sources.ratings import read_ratings
-from fedjax_fair.report.maximization import chosen_pictures, value_against_bits
+from fedjax_fair.report.maximization_page import chosen_pictures, value_against_bits
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import method_comparison

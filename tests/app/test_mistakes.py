@@ -346,7 +346,7 @@ def test_a_missing_data_set_is_described_with_how_to_get_it(capsys, tmp_path):
 def test_a_warning_is_one_line_without_code():
     program = (
         "import warnings; from fedjax_fair.app import cli; "
-        "cli._run = lambda words, presets: warnings.warn('a\\n  b') or 0; cli.program()"
+        "cli._run = lambda words: warnings.warn('a\\n  b') or 0; cli.program()"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.stderr == "fedjax-fair: warning: a b\n"

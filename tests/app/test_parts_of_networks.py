@@ -48,11 +48,6 @@ def base(tmp_path_factory):
         return run(folder, "--methods=fedavg", "--training.seeds=0,1")
 
 
-@pytest.fixture
-def without_figures(monkeypatch):
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
-
-
 def test_only_a_part_is_trained_sent_and_stored(base, tmp_path, capsys):
     weights = f"{base}/fedavg/1"
     options = ("--model.weights", weights, "--model.trainable=head", "--training.seeds=3,4")

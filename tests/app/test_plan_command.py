@@ -117,7 +117,7 @@ def test_an_invalid_machine_of_a_file_is_an_error(entry, message, tmp_path, monk
 
     def load():
         plugins.load(str(file))
-        plugins.machines(machines.kinds())
+        plugins.collect("machines", machines.kinds())
 
     with pytest.raises(ValueError, match=message):
         load()

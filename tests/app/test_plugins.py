@@ -332,7 +332,7 @@ def test_a_solver_that_wraps_sgd_has_the_settings_of_both(tmp_path, new):
     file = tmp_path / "damped_methods.py"
     file.write_text(f"import jax\n{HEAD}{DAMPED}")
     plugins.load(str(file))
-    method = plugins.methods([])["damped"]
+    method = plugins.collect("methods", [])["damped"]
     solver = registry.role_classes(method)["solver"]
     assert {"learning_rate", "prox", "factor"} <= settings_of(solver).keys()
     made = solver(learning_rate=0.1, batch_size=5, steps=2, factor=0.25)
@@ -364,9 +364,9 @@ def test_a_taken_name_is_rejected(tmp_path, new):
     plugins.load(str(file))
     plugins.load(str(file))  # The same again is no mistake.
     assert plugins.loaded() == [file]
-    assert plugins.methods([])["fedavg"].summary == "x"
+    assert plugins.collect("methods", [])["fedavg"].summary == "x"
     with pytest.raises(ValueError, match="'fedavg': expected a name that no other method has"):
-        plugins.methods(["fedavg"])
+        plugins.collect("methods", ["fedavg"])
 
 
 @pytest.mark.parametrize("name", ["json.py", "not there.py", "missing.py", "methods.txt"])
@@ -391,4 +391,4 @@ def test_a_package_whose_method_is_broken_is_named(tmp_path, new, monkeypatch):
     for point, message in ((broken, "ModuleNotFoundError"), (other, "expected a Method")):
         monkeypatch.setattr(plugins.metadata, "entry_points", lambda group, point=point: [point])
         with pytest.raises(ValueError, match=f"entry point 'theirs' = .*{message}"):
-            plugins.methods([])
+            plugins.collect("methods", [])

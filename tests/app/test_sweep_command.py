@@ -13,7 +13,6 @@ from fedjax_fair.analysis import front, front_table
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import options, training
 from fedjax_fair.app.run_groups import plan_sweep
-from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.request import request
 from fedjax_fair.app.terminal.console import format_results
@@ -163,9 +162,9 @@ def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):
 
 
 def test_sweeps_have_a_folder_of_their_own():
-    assert request(options.Sweep, ["digits"], presets.PRESETS).options.output == "sweeps"
-    assert request(options.Sweep, ["--output", "x"], presets.PRESETS).options.output == "x"
-    assert request(options.Run, ["digits"], presets.PRESETS).options.output == "runs"
+    assert request(options.Sweep, ["digits"]).options.output == "sweeps"
+    assert request(options.Sweep, ["--output", "x"]).options.output == "x"
+    assert request(options.Run, ["digits"]).options.output == "runs"
 
 
 @pytest.mark.parametrize("method", ["fedprox", "fedprox:prox=0.5"])

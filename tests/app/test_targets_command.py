@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.app import experiment, sweep
+from fedjax_fair.app import sweep
 from fedjax_fair.app.cli import main
 
 ERROR = "mean_absolute_error"
@@ -15,8 +15,7 @@ SMALL = ["--training.rounds=2", "--training.eval-every=1", "--training.seeds", "
 
 
 @pytest.fixture(autouse=True)
-def without_figures(monkeypatch, wide_terminal):
-    monkeypatch.setattr(experiment, "draw", lambda results, folder: None)
+def without_pages(monkeypatch, wide_terminal, without_figures):
     monkeypatch.setattr(sweep.report, "page", lambda *arguments: "")
 
 

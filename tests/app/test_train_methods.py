@@ -12,6 +12,7 @@ from fedjax_fair.roles import Selector
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fit import fit
 from fedjax_fair.training.loop import Callback, DivergenceError
+from fedjax_fair.training.train_options import TrainOptions
 
 SETTINGS = {"rounds": 4, "seeds": (2, 0), "eval_every": 2, "on_nonfinite": "raise"}
 
@@ -50,9 +51,10 @@ def train_all(methods, federation, tmp_path, events):
     return train_methods(
         methods,
         federation,
+        SETTINGS["seeds"],
+        TrainOptions(4, 2, True, "raise"),
         callbacks=lambda name: [Recorder(name, events)],
         checkpoints=lambda name: tmp_path / name,
-        **SETTINGS,
     )
 
 

@@ -2,18 +2,14 @@
 
 import csv
 import html
-import json
-import os
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
+from opened_pages import look, needs_browser
 from page_contents import FEDERATIONS, KINDS, METHODS, make_about, make_contents
 
 from experiments.benchmark_page import html_tables as tables
@@ -23,12 +19,7 @@ from fedjax_fair.benchmark.report_figures import curves, tradeoffs, unsurpassed,
 from fedjax_fair.benchmark.report_tables import write_tables
 
 ABOUT = make_about()
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
 WIDTHS = (390, 1280)
-SCRIPT = Path(__file__).with_name("page_browser.js")
 VOID = {"meta", "input", "wbr", "link", "br", "img"}
 
 
@@ -305,31 +296,15 @@ def test_figures_without_values_are_left_out(contents, tmp_path):
     assert names == {"tradeoffs", "worst_off"}
 
 
-def look(pages, folder, *options):
+def look_at(page, folder, *options):
     """Returns what the script observed, by page and width."""
-    file = folder / "pages.html"
-    texts = json.dumps(pages).replace("<", "\\u003c")
-    file.write_text(
-        f"<body><script>const pages = {texts}, widths = {list(WIDTHS)};\n"
-        f"{SCRIPT.read_text()}</script></body>"
-    )
-    command = [
-        str(BROWSER), "--headless", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage",
-        "--window-size=1400,1000", "--hide-scrollbars", "--virtual-time-budget=60000",
-        f"--user-data-dir={folder / 'home'}", *options, "--dump-dom", file.as_uri(),
-    ]  # fmt: skip
-    environment = os.environ | {"HOME": str(folder)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    body = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
-    assert body, done.stderr[-2000:]
-    seen = json.loads(html.unescape(body[1]))
-    assert "error" not in seen, seen
-    return seen
+    options = "--virtual-time-budget=60000", "--window-size=1400,1000", *options
+    return look({"plain": page}, WIDTHS, folder, *options, script="benchmark/page_browser.js")
 
 
 @pytest.fixture(scope="module")
 def seen(plain, tmp_path_factory):
-    return look({"plain": plain}, tmp_path_factory.mktemp("browser"))
+    return look_at(plain, tmp_path_factory.mktemp("browser"))
 
 
 def verify(one, width):
@@ -371,7 +346,7 @@ def test_tables_sort_search_and_filter(seen, contents):
 
 @needs_browser
 def test_dark_mode_has_dark_colors(seen, plain, tmp_path):
-    dark = look({"plain": plain}, tmp_path, "--blink-settings=preferredColorScheme=0")
+    dark = look_at(plain, tmp_path, "--blink-settings=preferredColorScheme=0")
 
     def brightness(color):
         return sum(map(int, re.findall(r"\d+", color)))

@@ -32,7 +32,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from conftest import linear_model, make_federation, with_sensitive_feature
 from people_federation import make_people
-from test_conformance import AGGREGATORS, SELECTORS, SOLVERS, model_of, schedule_of
+from test_conformance import AGGREGATORS, PAIRS, SELECTORS, SOLVERS, model_of, schedule_of
 
 import fedjax_fair as ff
 from experiments.benchmarks.devices import collective_bytes
@@ -57,6 +57,8 @@ FEDERATION = with_sensitive_feature(make_federation(sizes=SIZES))._replace(
     groups=np.arange(19, dtype=np.int32) % 3
 )
 
+UNIFORM = "cell_weighted, reweighing", "cell_weighted, global reweighing", "hetlora"
+"""Solvers with an aggregator of their own that are compared with faults."""
 METHODS = (
     ("power_of_choice", "sgd, momentum, decay and prox", "q_fedavg"),
     ("subtrunc", "sgd", "mean by cohort"),
@@ -75,61 +77,12 @@ METHODS = (
     ("subtrunc, of reference clients", "sgd", "mean"),
     ("agnostic", "sgd", "mean by cohort"),
     ("drfa", "sgd, momentum, decay and prox", "mean"),
-    ("uniform", "sgd", "fltrust"),
-    ("uniform", "sgd", "fair_fate"),
-    ("uniform", "sgd", "median"),
-    ("uniform", "sgd", "trimmed_mean"),
-    ("uniform", "sgd", "krum"),
-    ("uniform", "sgd", "geometric_median"),
-    ("uniform", "sgd", "norm_clipping"),
-    ("uniform", "sgd", "centered_clipping"),
-    ("uniform", "sgd", "with_server_optimizer"),
-    ("uniform", "sgd", "centered clipping with a server optimizer"),
-    ("uniform", "sgd", "gifair with a server optimizer"),
-    ("by_size", "scaffold", "scaffold_mean"),
     ("uniform", "scaffold", "scaffold_mean", "secure"),
-    ("uniform", "ditto", "mean"),
-    ("uniform", "local", "mean"),
-    ("uniform", "fedper", "mean"),
-    ("uniform", "fedrep", "mean"),
-    ("uniform", "lg_fedavg", "mean"),
-    ("uniform", "fedbn", "mean"),
-    ("uniform", "fedbabu", "mean"),
-    ("uniform", "sgd", "aaggff"),
     ("full", "sgd", "aaggff, in a silo"),
     ("full", "sgd", "fedpw"),
-    ("uniform", "sgd", "fedfa"),
-    ("uniform", "sgd", "loss_gap"),
-    ("uniform", "sgd", "shapfed"),
-    ("uniform", "sgd", "fedlf"),
-    ("uniform", "sgd", "fedmdfg"),
-    ("uniform", "sgd", "fedheal"),
-    ("uniform", "sgd", "fedfv"),
-    ("uniform", "sgd", "fedmgda"),
-    ("uniform", "sgd", "adafed"),
-    ("uniform", "propfair", "mean"),
-    ("by_size", "fednova", "fednova_mean"),
-    ("by_size", "feddyn", "feddyn_mean"),
-    ("by_size", "mime_lite", "mime_lite_mean"),
-    ("by_size", "ifca", "ifca_mean"),
     ("uniform", "ifca", "ifca_mean", "secure"),
-    ("by_size", "cell_weighted", "fedfb_mean"),
-    ("by_size", "cell_weighted, of clients", "fedfb_mean, of clients"),
-    ("by_size", "cell_weighted, minmax", "fedminmax_mean"),
-    ("uniform", "cell_weighted, reweighing", "reweighing_mean"),
-    ("uniform", "cell_weighted, global reweighing", "reweighing_mean, global"),
     ("uniform", "group_penalty", "fairfed, of accuracies"),
-    ("uniform", "pfedfair", "mean"),
-    ("uniform", "fine_tuned", "mean"),
-    ("uniform", "per_fedavg", "mean"),
-    ("uniform", "pfedme", "mean"),
-    ("uniform", "apfl", "mean"),
-    ("by_size", "rolora", "fedit"),
-    ("uniform", "sgd", "fedex"),
     ("by_size", "fedsa_lora", "mean"),
-    ("by_size", "rank_limited", "flexlora"),
-    ("uniform", "hetlora", "hetlora_mean"),
-    ("uniform", "sgd", "lora_fair"),
     ("by_size", "sgd", "lora_fair, of the cosine"),
     ("drfa", "sgd", "q_fedavg", "secure"),
     ("uniform", "sgd", "mean by size", "secure"),
@@ -139,13 +92,28 @@ METHODS = (
     ("round_robin", "sgd", "mean by size"),
     ("rotation", "sgd", "mean"),
     ("submodular", "sgd", "mean"),
-    ("uniform", "sgd", "fed_async"),
-    ("uniform", "sgd", "fed_buff"),
     ("by_size", "sgd", "fed_buff by size"),
-    ("uniform", "sgd", "ca2fl"),
-    ("uniform", "sgd", "fed_stale_weight"),
     ("full", "sgd", "fed_stale_weight, exact"),
-    ("uniform", "sgd", "area"),
+    *(
+        ("uniform", "sgd", aggregator)
+        for aggregator in (
+            *("fltrust", "fair_fate", "median", "trimmed_mean", "krum", "geometric_median"),
+            *("norm_clipping", "centered_clipping", "with_server_optimizer"),
+            *("centered clipping with a server optimizer", "gifair with a server optimizer"),
+            *("aaggff", "fedfa", "loss_gap", "shapfed", "fedlf", "fedmdfg", "fedheal", "fedfv"),
+            *("fedmgda", "adafed", "fedex", "lora_fair"),
+            *("fed_async", "fed_buff", "ca2fl", "fed_stale_weight", "area"),
+        )
+    ),
+    *(
+        ("uniform", solver, "mean")
+        for solver in (
+            *("ditto", "local", "fedper", "fedrep", "lg_fedavg", "fedbn", "fedbabu", "propfair"),
+            *("pfedfair", "fine_tuned", "per_fedavg", "pfedme", "apfl"),
+        )
+    ),
+    *(("by_size", *pair) for pair in PAIRS.items() if pair[0] not in UNIFORM),
+    *(("uniform", solver, PAIRS[solver]) for solver in UNIFORM),
 )
 """Every class of selectors, every aggregator and solver, and opaque updates."""
 SEEDS = np.arange(3, 11, dtype=np.uint32)
@@ -193,7 +161,7 @@ def mesh_named(name):
 
 
 def compare(first, last, *meshes):
-    for names in METHODS[first:last]:
+    for names in METHODS[int(first) : int(last)]:
         one, info, _ = run(names, FEDERATION)
         for mesh in meshes:
             compare_to(mesh, names, one, info)
@@ -346,7 +314,7 @@ def resume(name, seeds, model, *meshes):
     """
     method, last = make_fedavg().replace(selector=SELECTED[name]), 2 * len(meshes)
     best = {"last": None, "best": most_accurate}[model]
-    options = {"eval_every": 2, "seeds": range(seeds), "best": best}
+    options = {"eval_every": 2, "seeds": range(int(seeds)), "best": best}
     one = ff.fit(method, FEDERATION, rounds=last, **options)
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(meshes, 1):
@@ -379,8 +347,8 @@ def make_stateful(name, num_classes=3):
 
 def states(name, seeds, *meshes):
     """Compares as ``resume`` does, and also the states of clients in the last checkpoints."""
-    method, last = make_stateful(name), 2 * len(meshes)
-    options = {"eval_every": 2, "seeds": range(seeds)}
+    method, last, seeds = make_stateful(name), 2 * len(meshes), range(int(seeds))
+    options = {"eval_every": 2, "seeds": seeds}
     with tempfile.TemporaryDirectory() as one_folder, tempfile.TemporaryDirectory() as folder:
         one = ff.fit(method, FEDERATION, rounds=last, checkpoints=one_folder, **options)
         for number, mesh in enumerate(meshes, 1):
@@ -389,7 +357,7 @@ def states(name, seeds, *meshes):
         kept = [saved_states(path, last) for path in (one_folder, folder)]
     values = [(one.dataset[name].values, many.dataset[name].values) for name in one.dataset]
     rows = list(zip(*map(jax.tree.leaves, kept), strict=True))
-    with RunBatch(FEDERATION, tuple(range(seeds)), options["mesh"]) as batch:
+    with RunBatch(FEDERATION, tuple(seeds), options["mesh"]) as batch:
         functions = CompiledRuns(stack_trees([method]), batch, TrainOptions(4, 2, True, "raise"))
         arrays = jax.tree.leaves(functions.init().clients)
     line = {
@@ -495,6 +463,7 @@ def rolled(data, by):
 
 
 def fit(folder, rounds):
+    folder, rounds = Path(folder), int(rounds)
     if not jax.distributed.is_initialized():
         processes.initialize()
     method, mesh = make_subtrunc(), client_mesh("all")
@@ -516,6 +485,7 @@ def resumed_ditto(checkpoints, mesh):
 def states_together(folder):
     """Distance of the personalized losses of a process from those of its evaluation."""
     processes.initialize()
+    folder = Path(folder)
     fitted = resumed_ditto(folder / "kept", client_mesh("all"))
     ff.results.save(fitted.dataset, folder / f"{jax.process_index()}.nc")
     test, distances = FEDERATION.test, []
@@ -531,30 +501,11 @@ def states_together(folder):
     print(json.dumps({"distance": float(max(distances))}))
 
 
+def command(folder, rounds, *arguments):
+    assert main(arguments) == 0
+    fit(folder, rounds)
+
+
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["compare", first, last, *meshes]:
-            compare(int(first), int(last), *meshes)
-        case ["runs", mesh, *cases]:
-            runs(mesh, *cases)
-        case ["evaluations", *meshes]:
-            evaluations(*meshes)
-        case ["frozen", *meshes]:
-            frozen(*meshes)
-        case ["people", *meshes]:
-            people(*meshes)
-        case ["resume", name, seeds, model, *meshes]:
-            resume(name, int(seeds), model, *meshes)
-        case ["states", name, seeds, *meshes]:
-            states(name, int(seeds), *meshes)
-        case ["in_place", mesh, *counts]:
-            in_place(mesh, *counts)
-        case ["states_together", folder]:
-            states_together(Path(folder))
-        case ["memory"]:
-            memory()
-        case ["fit", folder, rounds]:
-            fit(Path(folder), int(rounds))
-        case ["command", folder, rounds, *arguments]:
-            assert main(arguments) == 0
-            fit(Path(folder), int(rounds))
+    name, *words = sys.argv[1:]
+    globals()[name](*words)

@@ -25,6 +25,7 @@ from devices_program import (
     METHODS,
     STATEFUL,
     copied_sizes,
+    make_subtrunc,
     resumed_ditto,
     run,
     saved_states,
@@ -397,13 +398,8 @@ def test_the_command_line_divides_runs_among_groups(command, tmp_path):
 
 
 def assert_processes_equal_one(folder, count):
-    method = ff.Round(
-        linear_model(),
-        ff.selectors.SubTrunc(3, 0.5),
-        ff.solvers.SGD(0.1, 2, epochs=1),
-        ff.aggregators.Mean("num_examples"),
-    )
-    expected = ff.fit(method, FEDERATION, rounds=4, eval_every=2, seeds=(0, 1)).dataset
+    options = {"rounds": 4, "eval_every": 2, "seeds": (0, 1)}
+    expected = ff.fit(make_subtrunc(), FEDERATION, **options).dataset
     for number in range(count):
         found = ff.results.open(folder / f"{number}.nc")
         np.testing.assert_array_equal(found.cohort_clients, expected.cohort_clients)

@@ -1,12 +1,13 @@
 """Figures, read back from their artists."""
 
-import io
+from functools import partial
 
 import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.collections import LineCollection
 from scipy import stats
+from synthetic import make_results, render
 
 from fedjax_fair import results
 from fedjax_fair.report.drawing import dissimilarity_floors
@@ -14,43 +15,14 @@ from fedjax_fair.report.plots import distribution, learning_curves, partition
 from fedjax_fair.report.selection import tradeoff
 from fedjax_fair.results.tables import methods_table
 
-ROUNDS = [0, 10, 20]
-
-
-def _results(methods=("random", "divfl"), num_seeds=3, num_clients=6):
-    rng = np.random.default_rng(0)
-    shape = (len(methods), num_seeds, len(ROUNDS), num_clients)
-    accuracy = rng.uniform(size=shape)
-    accuracy[..., 2] = np.nan  # a client without test examples
-    disagreement = rng.uniform(size=shape[:3])
-    disagreement[:, :, 0] = np.nan  # undefined before training
-    described = {"long_name": "Client disagreement", "units": "nat"}
-    seeds = ("algorithm", "seed", "round")
-    return xr.Dataset(
-        {
-            "test_accuracy": ((*seeds, "client"), accuracy, {"long_name": "Test accuracy"}),
-            "accuracy_mean_clients": (seeds, np.nanmean(accuracy, axis=-1)),
-            "client_dissimilarity": (seeds, rng.uniform(0, 0.1, shape[:3])),
-            "accuracy_mean_examples": (seeds, rng.uniform(0.4, 0.9, shape[:3])),
-            "test_examples": (("client", "class"), rng.integers(1, 9, (num_clients, 4))),
-            "client_disagreement": (seeds, disagreement, described),
-            "train_examples": (("client", "class"), rng.integers(0, 9, (num_clients, 4))),
-        },
-        {"algorithm": list(methods), "seed": range(num_seeds), "round": ROUNDS},
-        {"data": "digits"},
-    )
-
-
-def _render(figure):
-    """Draws everything, since some mistakes only show then."""
-    figure.savefig(io.BytesIO(), format="png", dpi=40)
-    return figure
+ROUNDS = [0, 2, 4]
+runs_of = partial(make_results, seeds=3)
 
 
 def test_lines_are_means_and_bands_their_intervals():
-    results = _results()
-    (axes,) = _render(learning_curves(results)).axes
-    assert [line.get_label() for line in axes.lines] == ["random", "divfl"]
+    results = runs_of()
+    (axes,) = render(learning_curves(results)).axes
+    assert [line.get_label() for line in axes.lines] == ["fedavg", "divfl"]
     for i, (line, band) in enumerate(zip(axes.lines, axes.collections, strict=True)):
         values = 100 * results["accuracy_mean_clients"].values[i]
         np.testing.assert_array_equal(line.get_xdata(), ROUNDS)
@@ -65,27 +37,27 @@ def test_lines_are_means_and_bands_their_intervals():
 
 
 def test_curves_begin_where_methods_differ_and_spread_accuracies_near_all():
-    results = _results()
+    results = runs_of()
     results["accuracy_mean_clients"][:, :, 0] = 0.1
     results["accuracy_mean_clients"][:, :, 1:] = [[[0.9, 0.99]], [[0.95, 0.98]]]
-    (axes,) = _render(learning_curves(results)).axes
-    assert axes.lines[0].get_xdata().tolist() == [10, 20]
-    low, middle, high = axes.transData.transform([(10, 80), (10, 90), (10, 95)])[:, 1]
+    (axes,) = render(learning_curves(results)).axes
+    assert axes.lines[0].get_xdata().tolist() == [2, 4]
+    low, middle, high = axes.transData.transform([(2, 80), (2, 90), (2, 95)])[:, 1]
     assert high - middle == pytest.approx(middle - low)  # Half of what is missing is one step.
     assert axes.get_ylim()[1] < 100
 
 
 def test_there_is_one_noise_floor():
     """In tables, comparisons, figures and on the page; without test examples there is none."""
-    runs = _results()
+    runs = runs_of()
     name = "client_dissimilarity"
     floors = 100 * results.noise_floor(runs, [name])[name].values
     assert (floors > 1).all()
-    axes = _render(learning_curves(runs, name)).axes[0]
+    axes = render(learning_curves(runs, name)).axes[0]
     np.testing.assert_allclose([line.get_ydata()[0] for line in axes.lines[2:]], floors)
     assert axes.get_ylim()[0] == 0
-    (shaded,) = _render(tradeoff(runs)).axes[0].patches
-    _, right = _render(tradeoff(runs)).axes[0].get_xlim()
+    (shaded,) = render(tradeoff(runs)).axes[0].patches
+    _, right = render(tradeoff(runs)).axes[0].get_xlim()
     end = shaded.get_x() + shaded.get_width()
     assert end == pytest.approx(min(floors.mean(), right))
     np.testing.assert_allclose(dissimilarity_floors(runs), floors)
@@ -108,7 +80,7 @@ def test_few_evaluations_are_marked_and_ticks_are_whole_rounds(evaluations):
         {"accuracy_mean_clients": (("algorithm", "seed", "round"), values)},
         {"algorithm": ["a", "b"], "round": 10 + np.arange(evaluations)},
     )
-    axes = _render(learning_curves(runs)).axes[0]
+    axes = render(learning_curves(runs)).axes[0]
     markers = {line.get_marker() for line in axes.lines}
     assert markers == ({"o"} if evaluations < 4 else {"None"})
     assert all(tick == round(tick) for tick in axes.get_xticks())
@@ -117,49 +89,51 @@ def test_few_evaluations_are_marked_and_ticks_are_whole_rounds(evaluations):
 
 
 def test_rounds_without_a_value_are_left_out_and_the_axis_carries_the_unit():
-    results = _results()
+    results = runs_of()
     values = results["client_disagreement"]
-    values[1, :, 1] = np.nan  # as if divfl had not been evaluated at round 10
-    (axes,) = _render(learning_curves(results, "client_disagreement")).axes
-    assert [line.get_xdata().tolist() for line in axes.lines] == [[10, 20], [20]]
+    values.attrs |= {"long_name": "Client disagreement", "units": "nat"}
+    values[:, :, 0] = np.nan  # Undefined before training.
+    values[1, :, 1] = np.nan  # As if divfl had not been evaluated at round 2.
+    (axes,) = render(learning_curves(results, "client_disagreement")).axes
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[2, 4], [4]]
     assert axes.get_ylabel() == "Client disagreement (nat)"
-    assert axes.get_title(loc="left") == "digits"
+    assert axes.get_title(loc="left") == "made up"
 
 
 def test_one_seed_has_no_band():
-    (axes,) = learning_curves(_results(num_seeds=1)).axes
+    (axes,) = learning_curves(make_results(seeds=1)).axes
     assert len(axes.collections) == 0
 
 
 @pytest.mark.parametrize("select", [{"algorithm": 0, "drop": True}, {"algorithm": 0}])
 def test_results_of_one_method_need_no_method_dimension(select):
-    results = _results()
+    results = runs_of()
     single = results.isel(**select)
-    (axes,) = _render(learning_curves(single)).axes
+    (axes,) = render(learning_curves(single)).axes
     np.testing.assert_allclose(
         axes.lines[0].get_ydata(), 100 * results["accuracy_mean_clients"].values[0].mean(0)
     )
-    _render(distribution(single))
-    _render(partition(single))
+    render(distribution(single))
+    render(partition(single))
 
 
 def test_an_unknown_metric_error_lists_the_valid_ones():
     expected = (
         r"no 'speed' over seed, round in results: "
-        r"expected one of \['accuracy_mean_clients', 'accuracy_mean_examples', 'client_disagr"
+        r"expected one of \['accuracy_best_10pct', 'accuracy_entropy', 'accuracy_gini', "
     )
     with pytest.raises(ValueError, match=expected):
-        learning_curves(_results(), "speed")
+        learning_curves(runs_of(), "speed")
     with pytest.raises(ValueError, match="test_accuracy"):
-        learning_curves(_results(), "test_accuracy")
+        learning_curves(runs_of(), "test_accuracy")
     with pytest.raises(ValueError, match="train_examples"):
-        partition(_results().drop_vars("train_examples"))
+        partition(runs_of().drop_vars("train_examples"))
 
 
 def test_curves_of_the_distribution_pool_clients_with_test_examples_and_seeds():
-    results = _results()
+    results = runs_of()
     for round in ROUNDS:
-        figure = _render(distribution(results, round))
+        figure = render(distribution(results, round))
         drawn = results["test_accuracy"].sel(round=round).values.reshape(2, -1)
         lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
         for line, values in zip(lines, drawn, strict=True):
@@ -171,8 +145,8 @@ def test_curves_of_the_distribution_pool_clients_with_test_examples_and_seeds():
 
 
 def test_a_dot_marks_the_end_of_the_worst_tenth():
-    results = _results(num_clients=7)  # Of 3 x 6 clients with test examples the worst two.
-    lines = _render(distribution(results)).axes[0].lines
+    results = runs_of(clients=7)  # Of 3 x 6 clients with test examples the worst two.
+    lines = render(distribution(results)).axes[0].lines
     dots = [line.get_xdata()[0] for line in lines if len(line.get_xdata()) == 1]
     values = results["test_accuracy"].isel(round=-1).values.reshape(2, -1)
     expected = [100 * np.sort(own[~np.isnan(own)])[1] for own in values]
@@ -180,21 +154,21 @@ def test_a_dot_marks_the_end_of_the_worst_tenth():
 
 
 def test_the_last_round_is_the_last_of_each_method():
-    results = _results()
-    results["test_accuracy"][1, :, 2] = np.nan  # divfl stopped at round 10
+    results = runs_of()
+    results["test_accuracy"][1, :, 2] = np.nan  # divfl stopped at round 2
     lines = distribution(results).axes[0].lines
-    expected = np.nanmax(results["test_accuracy"].sel(round=10).values[1])
+    expected = np.nanmax(results["test_accuracy"].sel(round=2).values[1])
     second = [line for line in lines if len(line.get_xdata()) > 2][1]
     np.testing.assert_allclose(max(second.get_xdata()), 100 * expected)
 
 
 def test_a_round_that_was_not_evaluated_is_refused():
     with pytest.raises(ValueError, match="round=5"):
-        distribution(_results(), 5)
+        distribution(runs_of(), 5)
 
 
 def test_a_method_keeps_its_color_in_every_figure():
-    results = _results(methods=tuple("abcdefghij"))
+    results = runs_of("abcdefghij")
     curves = learning_curves(results).axes[0].lines
     distributions = distribution(results).axes[0].lines
     styles = [(line.get_color(), line.get_linestyle()) for line in curves]
@@ -205,8 +179,8 @@ def test_a_method_keeps_its_color_in_every_figure():
 
 @pytest.mark.parametrize("num_clients", [3, 10, 100, 1000])
 def test_dots_have_areas_proportional_to_counts(num_clients):
-    results = _results(num_clients=num_clients)
-    figure = _render(partition(results))
+    results = runs_of(clients=num_clients)
+    figure = render(partition(results))
     dots = [axes.collections[0] for axes in figure.axes]
     widths = np.concatenate([dot.get_widths() for dot in dots])
     heights = np.concatenate([dot.get_heights() for dot in dots])
@@ -220,7 +194,7 @@ def test_dots_have_areas_proportional_to_counts(num_clients):
 
 def test_dots_stand_at_their_client_and_class_sorted_by_dominant_class():
     counts = np.array([[0, 2, 7], [5, 1, 0], [0, 9, 0]])
-    figure = _render(partition(xr.Dataset({"train_examples": (("client", "class"), counts)})))
+    figure = render(partition(xr.Dataset({"train_examples": (("client", "class"), counts)})))
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "0"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2"]
@@ -233,7 +207,7 @@ def test_groups_come_before_classes_and_have_their_colors():
     results = xr.Dataset(
         {"train_examples": (("client", "class"), counts), "group": ("client", [1, 0, 0])}
     )
-    figure = _render(partition(results))
+    figure = render(partition(results))
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "1", "0"]
     colors = [tuple(color) for color in axes.collections[0].get_facecolors()]

@@ -1,19 +1,12 @@
 """The figure of selected items, read back from its artists."""
 
-import io
-
 import numpy as np
 import pytest
+from synthetic import render
 
 from fedjax_fair.report.plots import representatives
 
 POINTS = np.random.default_rng(0).normal(size=(50, 2))
-
-
-def render(figure):
-    """Draws everything, since some mistakes only show then."""
-    figure.savefig(io.BytesIO(), format="png", dpi=40)
-    return figure
 
 
 def test_selections_stand_where_they_are_in_their_order():

@@ -1,11 +1,10 @@
 """Figures of selection, read back from their artists."""
 
-import io
-
 import numpy as np
 import pytest
 import xarray as xr
 from scipy import stats
+from synthetic import render
 
 from fedjax_fair import results as results_of
 from fedjax_fair.report.drawing import MAX_CONFIGURATIONS
@@ -44,11 +43,6 @@ def results():
     )
 
 
-def render(figure):
-    figure.savefig(io.BytesIO(), format="png", dpi=40)
-    return figure
-
-
 def test_participation_has_the_most_frequent_clients_first():
     first, second = render(participation(results(), seed=0)).axes
     np.testing.assert_array_equal(
@@ -83,13 +77,8 @@ def test_lorenz_curves_are_means_over_seeds_of_the_last_counts():
     even = xr.Dataset(
         {"participation": (("seed", "round", "client"), np.full((1, 1, 4), 2))}, {"round": [1]}
     )
-    assert participation_lorenz(even).axes[0].lines[0].get_ydata().tolist() == [
-        0,
-        0.25,
-        0.5,
-        0.75,
-        1,
-    ]
+    (line, *_) = participation_lorenz(even).axes[0].lines
+    assert line.get_ydata().tolist() == [0, 0.25, 0.5, 0.75, 1]
 
 
 def test_selected_clients_are_marked_in_sorted_order():

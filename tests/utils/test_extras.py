@@ -81,7 +81,7 @@ def test_a_cache_of_the_environment_keeps_its_settings(settings, tmp_path, monke
 
 
 def test_damaged_files_of_the_cache_are_one_line(monkeypatch):
-    monkeypatch.setattr(cli._Reported, "damaged", False)
+    cli._printed_once.clear()
     damaged = "Error reading persistent compilation cache entry for 'jit_{}': incorrect header"
     first, second = (cli._format_warning(damaged.format(name)) for name in ("init", "step"))
     assert first.startswith("fedjax-fair: warning: Error reading")

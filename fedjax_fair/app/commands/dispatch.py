@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedjax_fair.app.overview import is_overview, print_overview, split_command
 from fedjax_fair.app.settings.suggestions import lookup
-
-if TYPE_CHECKING:
-    from fedjax_fair.app.settings.presets import Preset
 
 __all__ = ["CLASSES", "class_of_command", "dispatch"]
 
@@ -43,7 +39,7 @@ CLASSES = {
 _WITH_PRESETS = {
     "run": "app.commands.training:run",
     "sweep": "app.commands.training:run_sweep",
-    "plan": "app.commands.planning:run_plan",
+    "plan": "app.commands.training:run_plan",
     "contributions": "app.commands.contributing:run_contributions",
 }
 _COMPILING = {
@@ -63,21 +59,18 @@ def class_of_command(name: str) -> Any:
     return _import(lookup("command", name, CLASSES))
 
 
-def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) -> None:
-    """Runs one command; arguments as for ``cli.main``."""
+def dispatch(arguments: list[str]) -> None:
+    """Runs one command."""
     if is_overview(arguments):
-        print_overview(arguments, presets)
+        print_overview(arguments)
         return
     name, rest = split_command(arguments)
     if name == "benchmark":
         run_command = partial(_import("benchmark.commands:run_benchmark"), rest)
     elif name in _WITH_PRESETS:
-        from fedjax_fair.app.settings.paper_presets import PAPERS
-        from fedjax_fair.app.settings.presets import PRESETS
         from fedjax_fair.app.settings.request import request
 
-        given = PRESETS | PAPERS if presets is None else presets
-        wanted = request(class_of_command(name), rest, given, varies=name in ("sweep", "plan"))
+        wanted = request(class_of_command(name), rest, varies=name in ("sweep", "plan"))
         run_command = partial(_import(_WITH_PRESETS[name]), wanted)
     else:
         command = class_of_command(name)

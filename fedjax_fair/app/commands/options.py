@@ -25,10 +25,13 @@ RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
 
 
 @dataclass(frozen=True)
-class _Training(Config):
+class _Configured(Config):
     config: Annotated[str | None, default_hint()] = None
     """File of settings, TOML or config.json of a run. Command-line options take precedence."""
 
+
+@dataclass(frozen=True)
+class _Training(_Configured):
     dry_run: bool = False
     """Print the configuration and the costs, and stop."""
 
@@ -94,11 +97,8 @@ class Sweep(_Training):
 
 
 @dataclass(frozen=True)
-class Plan(Config):
+class Plan(_Configured):
     """Estimates memory and costs of a run or a sweep: `plan mnist --machine h100`."""
-
-    config: Annotated[str | None, default_hint()] = None
-    """File of settings, TOML or config.json of a run. Command-line options take precedence."""
 
     machine: Annotated[
         str,
@@ -114,7 +114,7 @@ class Plan(Config):
 
 
 @dataclass(frozen=True)
-class Contributions(Config):
+class Contributions(_Configured):
     """Computes exact Shapley values of clients by training with every coalition."""
 
     methods: tuple[str, ...] = ("fedavg",)
@@ -122,9 +122,6 @@ class Contributions(Config):
 
     output: str = "contributions"
     """Folder in which the folder of results is created; the same command continues its work."""
-
-    config: Annotated[str | None, default_hint()] = None
-    """File of settings, TOML or config.json of a run. Command-line options take precedence."""
 
     metric: Annotated[str | None, default_hint("that of pooled test examples")] = None
     """Metric that clients contribute to; `fedjax-fair metrics` lists them."""

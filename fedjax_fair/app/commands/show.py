@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +21,18 @@ from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.sections import default_hint
-from fedjax_fair.app.terminal.console import format_results, format_table, print_tables
+from fedjax_fair.app.terminal.console import format_results, format_table, letters, print_tables
 from fedjax_fair.results.comparison import default_metrics, gaps_by_feature
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
 from fedjax_fair.results.folder_lock import is_locked
 from fedjax_fair.results.log import read_evaluations, read_log
 from fedjax_fair.results.tables import progress_table
-from fedjax_fair.utils.terminal import escape_control_chars, one_line, resume_command
+from fedjax_fair.utils.terminal import (
+    error_prefix,
+    escape_control_chars,
+    one_line,
+    resume_command,
+)
 from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
@@ -56,7 +60,7 @@ class Show:
 
     def __call__(self) -> None:
         path = Path(self.run)
-        try:
+        with error_prefix(f"run={self.run!r}: "):
             rounds = _unfinished_rounds(path)
             if rounds is None:
                 with _expected_structure():
@@ -67,8 +71,6 @@ class Show:
                         print_tables(dataset)
                 return
             print(format_results(progress_table(read_evaluations(path / "metrics.jsonl"), rounds)))
-        except ValueError as error:
-            raise ValueError(f"run={self.run!r}: {error}") from None
         if is_locked(path):
             print("The run continues in another process.")
         else:
@@ -150,7 +152,8 @@ class Compare:
             self._compare()
 
     def _compare(self) -> None:
-        paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
+        runs = list(dict.fromkeys(path for run in self.runs for path in _runs_in(Path(run))))
+        paths = dict(zip(letters(len(runs)), runs, strict=True))
         opened = {label: results.open(path) for label, path in paths.items()}
         merged = results.merge_runs(opened)
         if self.at_seconds is not None:
@@ -204,9 +207,9 @@ class Compare:
         points = front(dataset, *self.metrics)
         print(format_table(front_table(points)))
         if self.plot is not None:
-            from fedjax_fair.report import attainment  # Imports matplotlib.
+            from fedjax_fair.report import attained  # Imports matplotlib.
 
-            _save_figure(lambda: attainment.attained(points), Path(self.plot))
+            _save_figure(lambda: attained(points), Path(self.plot))
 
 
 @contextmanager
@@ -297,13 +300,6 @@ def _runs_in(path: Path) -> list[Path]:
     if skipped := sorted(child.name for child in children.difference(finished)):
         warn(f"{path}: {', '.join(skipped)} skipped, unfinished.")
     return finished or [path]
-
-
-def _label(paths: Iterable[Path]) -> dict[str, Path]:
-    """Labels runs by letters, or by numbers if there are more than letters."""
-    runs = list(dict.fromkeys(paths))
-    labels = string.ascii_uppercase if len(runs) <= 26 else map(str, range(1, len(runs) + 1))
-    return dict(zip(labels, runs, strict=False))
 
 
 def _legend(paths: dict[str, Path], labels: Iterable[str]) -> str:

@@ -1,7 +1,8 @@
-"""Commands that train: ``run``, ``resume`` and ``sweep``."""
+"""Commands that train or plan: ``run``, ``resume``, ``sweep`` and ``plan``."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -9,11 +10,13 @@ from fedjax_fair.app import experiment
 from fedjax_fair.app.build import build
 from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths, resumable
 from fedjax_fair.app.commands.maximizing import maximize_in
-from fedjax_fair.app.dry_run import print_dry_run
+from fedjax_fair.app.devices import mesh_of
+from fedjax_fair.app.dry_run import as_json, format_plan, plans, print_dry_run
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.maximization_tasks import task_of
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.run_groups import groups_of, plan_sweep
+from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config, Maximize
 from fedjax_fair.app.settings.names import change
 from fedjax_fair.app.settings.request import Request
@@ -23,11 +26,12 @@ from fedjax_fair.app.terminal.logs import LoggerCallback, check_logger
 from fedjax_fair.app.terminal.progress import show_training
 from fedjax_fair.app.terminal.termination import Termination
 from fedjax_fair.parallel import processes
+from fedjax_fair.planning import machines
 from fedjax_fair.training.batch import check_debugging
 from fedjax_fair.training.loop import Callback
 from fedjax_fair.utils.terminal import escape_control_chars
 
-__all__ = ["resume", "run", "run_sweep"]
+__all__ = ["resume", "run", "run_plan", "run_sweep"]
 
 
 def run(wanted: Request) -> None:
@@ -70,6 +74,29 @@ def run_sweep(wanted: Request) -> None:
         )
     print_tables(swept)
     print_output_paths(Results=folder / "results.nc", Report=folder / "report.html")
+
+
+def run_plan(wanted: Request) -> None:
+    """Runs ``plan [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]``."""
+    options, config = wanted.options, wanted.config
+    machine = memory = None
+    if options.machine.casefold() == "local":
+        mesh = mesh_of(config.devices)
+    else:
+        machine = machines.find(options.machine, plugins.collect("machines", machines.kinds()))
+        machines.prepare(machine)
+        mesh = mesh_of(config.devices, machines.devices_of(machine))
+        memory, config = machine.memory, replace(config, devices=1)
+    is_sweep = bool(wanted.varied or wanted.seeds)
+    if is_sweep:
+        _, _, groups = plan_sweep(config, wanted.varied, seeds=wanted.seeds, memory=memory)
+    else:
+        groups = groups_of(config, memory=memory)
+    estimates = dict(plans(groups, machine, mesh, train_loss=not is_sweep))
+    if options.json:
+        print(json.dumps(as_json(machine, estimates), indent=2))
+    else:
+        print(format_plan(machine, estimates))
 
 
 def resume(

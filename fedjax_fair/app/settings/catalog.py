@@ -1,4 +1,7 @@
-"""Writes ``descriptions.json``; to run after a change of a registered class or a data source.
+"""Writes ``descriptions.json``; to run after a change of what it describes.
+
+It describes registered classes, data sources, commands (the first line of their docstrings) and
+presets of papers (their names).
 
 python -m fedjax_fair.app.settings.catalog
 """
@@ -10,8 +13,10 @@ from itertools import chain
 
 from fedjax_fair import data
 from fedjax_fair.app.build import server_view
+from fedjax_fair.app.commands.dispatch import CLASSES, class_of_command
 from fedjax_fair.app.settings import registry
 from fedjax_fair.app.settings.constructors import Reference, class_names, describe_signature
+from fedjax_fair.app.settings.paper_presets import PAPERS
 from fedjax_fair.app.settings.setting import FILE
 from fedjax_fair.app.settings.source_defaults import SourceDefaults
 from fedjax_fair.metrics import predictions
@@ -37,7 +42,10 @@ def content() -> str:
         name.removeprefix("fedjax_fair.") for each in constructors for name in class_names(each)
     }
     described = {name: describe_signature(Reference(name).resolve()) for name in sorted(found)}
+    commands = {name: class_of_command(name).__doc__.splitlines()[0] for name in CLASSES}
     written = {
+        "commands": commands,
+        "papers": list(PAPERS),
         "descriptions": {name: each.written() for name, each in described.items()},
         "metrics": predictions.__all__,
         "server_views": {name: server_view(method) for name, method in methods},

@@ -16,6 +16,7 @@ from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.app.settings.setting import is_sequence, members, parse_value
 from fedjax_fair.app.settings.source_defaults import source_names
 from fedjax_fair.app.settings.suggestions import suggest
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = [
     "PATHS",
@@ -110,10 +111,8 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
             count = next(ends, min(most, len(words)))
             texts, words = texts + words[:count], words[count:]
         texts = _expand(flag, texts)
-        try:
+        with error_prefix(f"{' '.join([flag, *texts])}: "):
             values[flag] = parse_value(types[flag], texts)
-        except ValueError as error:
-            raise ValueError(f"{' '.join([flag, *texts])}: {error}") from None
     hints = get_type_hints(kind, include_extras=True)
     names = [name for name, hint in hints.items() if tyro.conf.Positional in get_args(hint)]
     if names:

@@ -9,28 +9,21 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fedjax_fair.app.settings.config import (
-    Config,
-    Maximize,
-    MaximizeExemplars,
-    MaximizeFeatures,
-    MaximizeMovielens,
-    MaximizeScores,
-)
+from fedjax_fair.app.settings.config import Config, Maximize
 from fedjax_fair.app.settings.defaults import by_section, check_defaults, unset_defaults
 from fedjax_fair.app.settings.named_methods import find_method, method_parts
 from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
 from fedjax_fair.app.settings.setting import check_value, describe_type, parse_float
 from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = ["as_dict", "load", "load_into", "save", "set_values"]
 
 _MAXIMIZE = {
-    "maximize exemplars": MaximizeExemplars,
-    "maximize features": MaximizeFeatures,
-    "maximize movielens": MaximizeMovielens,
-    "maximize scores": MaximizeScores,
+    f"maximize {kind.__name__.removeprefix('Maximize').casefold()}": kind
+    for kind in sorted(Maximize.__subclasses__(), key=lambda kind: kind.__name__)
 }
+"""Configurations by command."""
 
 
 def save(config: Config | Maximize, path: str | Path, num_clients: int | None = None) -> None:
@@ -72,8 +65,8 @@ def load(path: str | Path, start: Config | None = None) -> Config | Maximize:
         if not isinstance(values, dict):
             raise ValueError(f"expected settings by name, got {values!r}")
         if (command := values.pop("command", None)) is not None:
-            start = lookup("command", str(command), _MAXIMIZE)()
-            return set_values(start, values, is_complete=True)
+            default = lookup("command", str(command), _MAXIMIZE)()
+            return set_values(default, values, is_complete=True)
         has_defaults, defaults = "defaults" in values, values.pop("defaults", {})
         try:
             config = set_values(start or Config(), values, is_complete=start is None)
@@ -130,10 +123,8 @@ def set_values(
                 getattr(start, name), value, is_complete=is_complete, section=f"{name}."
             )
             continue
-        try:
+        with error_prefix(f"{name}={value!r}: "):
             built[name] = check_value(kind, value)
-        except ValueError as error:
-            raise ValueError(f"{name}={value!r}: {error}") from None
     for name, kind in types.items():
         if is_complete and name not in values:
             needed = "settings by name" if is_dataclass(kind) else describe_type(kind)

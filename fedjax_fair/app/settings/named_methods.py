@@ -29,6 +29,7 @@ from fedjax_fair.app.settings.registry import (
 )
 from fedjax_fair.app.settings.setting import Setting
 from fedjax_fair.app.settings.suggestions import lookup, suggest
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = [
     "Settings",
@@ -139,10 +140,8 @@ def _variant(config: Config, name: str) -> _Variant:
         method = _combine(names, method, other)
     if not colon:
         return method, config, {}
-    try:
+    with error_prefix(f"method={name!r}: "):
         return _with_settings(method, config, text)
-    except ValueError as error:
-        raise ValueError(f"method={name!r}: {error}") from None
 
 
 def _with_settings(method: Method, config: Config, text: str) -> _Variant:

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.setting import parse_value
 from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = [
     "ALTERNATIVES",
@@ -132,7 +133,5 @@ def keys_by_name(keys: Iterable[SettingKey]) -> dict[str, SettingKey]:
 def read(config: Config, name: str, text: str) -> Any:
     """Converts the value of a setting as the command line does."""
     section, key = lookup("setting", name, setting_names(config))
-    try:
+    with error_prefix(f"{key}={text!r}: "):
         return parse_value(get_type_hints(type(getattr(config, section)))[key], [text])
-    except ValueError as error:
-        raise ValueError(f"{key}={text!r}: {error}") from None

@@ -11,7 +11,6 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from fedjax_fair.app.settings.config import (
     AggregatorConfig,
@@ -96,22 +95,15 @@ SELECTION_TABLES: dict[str, dict[str, Config]] = {
 """The tables of Castillo et al., by data set and name of the preset."""
 
 
-class _Planted(NamedTuple):
-    """A setting of the Equitable-FL paper: data with planted groups, and what trains on it."""
-
-    data: str
-    model: str
-    cohort_size: int
-    groups: int
-    learning_rate: float
-
-
 _PLANTED = {
-    "mnist": _Planted("mnist", "mlp", 4, 2, 0.1),
-    "cifar10": _Planted("cifar10", "cifar_cnn", 4, 2, 0.01),
-    "cifar100": _Planted("cifar100", "cifar100_cnn", 4, 3, 0.01),
-    "femnist": _Planted("emnist/byclass", "femnist_cnn", 18, 5, 0.01),
+    "mnist": ("mnist", "mlp", 4, 2, 0.1),
+    "cifar10": ("cifar10", "cifar_cnn", 4, 2, 0.01),
+    "cifar100": ("cifar100", "cifar100_cnn", 4, 3, 0.01),
+    "femnist": ("emnist/byclass", "femnist_cnn", 18, 5, 0.01),
 }
+"""Settings of the Equitable-FL paper: data with planted groups, network, cohort size, number of
+groups and learning rate."""
+
 _TUNED = (
     "centralized:epochs=1,learning_rate={rate}",
     "fedprox:learning_rate={rate},prox=0.01",
@@ -162,12 +154,7 @@ def _planted(
             name=data, partition="planted_clusters", clusters=setting, partition_per_seed=True
         ),
         model=ModelConfig(name=model or own_model),
-        solver=SolverConfig(
-            learning_rate=learning_rate,
-            batch_size=64,
-            epochs=5,
-            prox=0.1,
-        ),
+        solver=SolverConfig(learning_rate=learning_rate, batch_size=64, epochs=5, prox=0.1),
         selector=SelectorConfig(cohort_size=cohort_size),
         aggregator=AggregatorConfig(num_clusters=groups),
         training=TrainingConfig(rounds=rounds, eval_every=5),

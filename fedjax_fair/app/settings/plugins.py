@@ -23,17 +23,16 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.utils.terminal import one_line
+from fedjax_fair.utils.terminal import error_prefix, one_line
 
 if TYPE_CHECKING:
     from fedjax_fair.data import Source
-    from fedjax_fair.planning.machines import Machine
 
-__all__ = ["add_sources", "load", "loaded", "machines", "methods", "methods_of", "sources"]
+__all__ = ["add_sources", "collect", "load", "loaded", "methods_of"]
 
 _FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
 """Parameters that need no default, because every configuration has a value."""
@@ -90,57 +89,46 @@ def methods_of(file: str) -> dict[str, Method]:
     return dict(_files.get(Path(file).absolute(), {}).get("METHODS", {}))
 
 
-def methods(taken: Collection[str]) -> dict[str, Method]:
-    """Returns the methods of packages and files by name.
-
-    Raises:
-        ValueError: If a method of a package is invalid, or a name is ``taken`` by another method.
-    """
-    return _collect("METHODS", taken)
-
-
-def sources(taken: Collection[str]) -> dict[str, Source]:
-    """Returns the data sources of packages and files by name; see `methods`."""
-    return _collect("SOURCES", taken)
-
-
-def machines(taken: Collection[str]) -> dict[str, Machine]:
-    """Returns the machines of packages and files by name; see `methods`."""
-    return _collect("MACHINES", taken)
-
-
 def add_sources() -> dict[str, Source]:
     """Adds the data sources of packages and files to those of the package, and returns them.
 
     The package's data is imported only if there are any.
 
     Raises:
-        ValueError: As for `methods`.
+        ValueError: As for `collect`.
     """
-    if not (added := sources([])):
+    if not (added := collect("sources", [])):
         return {}
     from fedjax_fair.data.sources.named_sources import SOURCES
 
-    SOURCES.update(sources(SOURCES))
+    SOURCES.update(collect("sources", SOURCES))
     return added
 
 
-def _collect(kind: str, taken: Collection[str]) -> dict[str, Any]:
+def collect(
+    kind: Literal["methods", "sources", "machines"], taken: Collection[str]
+) -> dict[str, Any]:
+    """Returns the methods, data sources or machines of packages and files by name.
+
+    Raises:
+        ValueError: If an entry of a package is invalid, or a name is ``taken`` by another one.
+    """
     entries: list[tuple[str, str, Any]] = []
-    for point in metadata.entry_points(group=f"fedjax_fair.{kind.lower()}"):
+    for point in metadata.entry_points(group=f"fedjax_fair.{kind}"):
         origin = f"entry point {point.name!r} = {point.value!r}"
         with _named_errors(origin):
             value = point.load()
-        _CHECKS[kind](point.name, value, origin)
+        _CHECKS[kind.upper()](point.name, value, origin)
         entries.append((origin, point.name, value))
     for path, tables in _files.items():
-        table = tables.get(kind, {})
+        table = tables.get(kind.upper(), {})
         entries += [(f"plugin={str(path)!r}", name, value) for name, value in table.items()]
     collected: dict[str, Any] = {}
     for origin, name, value in entries:
         if name in taken or name in collected:
-            noun = kind.lower().removesuffix("s")
-            raise ValueError(f"{origin}: {name!r}: expected a name that no other {noun} has.")
+            raise ValueError(
+                f"{origin}: {name!r}: expected a name that no other {kind.removesuffix('s')} has."
+            )
         collected[name] = value
     return collected
 
@@ -253,10 +241,8 @@ def _check_machine(name: Any, machine: Any, origin: str) -> None:
         )
     if not isinstance(machine, Machine):
         raise ValueError(f"{origin}: {name}={machine!r}: expected a planning.machines.Machine.")
-    try:
+    with error_prefix(f"{origin}: {name}: "):
         checks.positive("memory", machine.memory)
-    except ValueError as error:
-        raise ValueError(f"{origin}: {name}: {error}") from None
 
 
 _CHECKS: dict[str, Callable[[Any, Any, str], None]] = {

@@ -373,21 +373,17 @@ METHODS: dict[str, Method] = {
 }
 """Methods of ``fedjax-fair run --methods``, and those of plugins."""
 
-if _of_plugins := plugins.methods(METHODS):
+if _of_plugins := plugins.collect("methods", METHODS):
     GROUPS["plugin"] = dict(_of_plugins)
     METHODS.update(_of_plugins)
 _sources = plugins.add_sources()
 
 MODELS: dict[str, Callable[..., Model]] = {
-    "logistic": models.logistic,
-    "mlp": models.mlp,
-    "lenet": models.lenet,
-    "cifar_cnn": models.cifar_cnn,
-    "cifar100_cnn": models.cifar100_cnn,
-    "femnist_cnn": models.femnist_cnn,
-    "resnet18": models.resnet18,
-    "char_lstm": models.char_lstm,
-    "char_transformer": models.char_transformer,
+    name: Reference(f"models.{name}")
+    for name in (
+        *("logistic", "mlp", "lenet", "cifar_cnn", "cifar100_cnn", "femnist_cnn"),
+        *("resnet18", "char_lstm", "char_transformer"),
+    )
 }
 """Networks; each takes ``num_classes`` first."""
 

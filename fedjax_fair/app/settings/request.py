@@ -15,11 +15,12 @@ from fedjax_fair.app.settings.command_line import (
     parse_options,
     print_help,
 )
-from fedjax_fair.app.settings.config import Config, Preset, TrainingConfig
+from fedjax_fair.app.settings.config import Config, TrainingConfig
 from fedjax_fair.app.settings.config_files import load_into
 from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import change, read, setting_names
-from fedjax_fair.app.settings.presets import resolve
+from fedjax_fair.app.settings.paper_presets import PAPERS
+from fedjax_fair.app.settings.presets import PRESETS, resolve
 from fedjax_fair.app.settings.setting import describe_type
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import drop_unused_settings
@@ -49,15 +50,12 @@ class Request(NamedTuple):
     seeds: tuple[int, ...] | None
 
 
-def request(
-    kind: Any, arguments: list[str], presets: Mapping[str, Preset], *, varies: bool = True
-) -> Request:
+def request(kind: Any, arguments: list[str], *, varies: bool = True) -> Request:
     """Parses ``[PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]``; settings may also follow options.
 
     Args:
         kind: Class of the options, a subclass of ``Config`` with a field ``config``.
         arguments: What follows the command.
-        presets: By name.
         varies: Whether settings can be varied.
     """
     words = list(takewhile(lambda word: not word.startswith("-"), arguments))
@@ -68,7 +66,7 @@ def request(
         late = _settings_after_options(options)
         words += [options[index] for index in late]
         options = [word for index, word in enumerate(options) if index not in late]
-    base = lookup("preset", preset, presets, command="fedjax-fair --help").config
+    base = lookup("preset", preset, PRESETS | PAPERS, command="fedjax-fair --help").config
     command = f"{kind.__name__.lower()} {preset}"
     needs_help = bool(HELP & set(options))
     options = [word for word in options if word not in HELP]

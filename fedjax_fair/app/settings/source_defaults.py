@@ -14,7 +14,7 @@ _TABLE = "fedjax_fair.data.sources.named_sources"
 
 
 class SourceDefaults(NamedTuple):
-    """What a configuration needs of a `fedjax_fair.data.Source`, with the partition's name."""
+    """Defaults of a `fedjax_fair.data.Source`, with the name of its partition."""
 
     partition: str
     num_clients: int | None
@@ -28,7 +28,7 @@ class SourceDefaults(NamedTuple):
 
     @classmethod
     def of(cls, source: Any) -> SourceDefaults:
-        """Returns those of a source."""
+        """Returns the defaults of a source."""
         partition = source.partition.__name__ if source.client is None else "by_column"
         return cls(partition, **{name: getattr(source, name) for name in cls._fields[1:]})
 
@@ -55,7 +55,7 @@ def source_names() -> list[str]:
 
 
 def is_table_file(file: str | None) -> bool:
-    """Whether there is a file and its name is that of a table."""
+    """Returns whether there is a file and its name is that of a table."""
     if file is None:
         return False
     from fedjax_fair.data.tables import table_files
@@ -64,7 +64,7 @@ def is_table_file(file: str | None) -> bool:
 
 
 def is_leaf(file: str) -> bool:
-    """Whether a file is LEAF's JSON."""
+    """Returns whether a file is LEAF's JSON."""
     from fedjax_fair.data.text import leaf_users
 
     return leaf_users.is_leaf(file)

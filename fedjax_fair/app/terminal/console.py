@@ -6,7 +6,7 @@ import re
 import shutil
 import string
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from fedjax_fair.utils.terminal import escape_control_chars
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["format_results", "format_table", "print_tables"]
+__all__ = ["format_results", "format_table", "letters", "print_tables"]
 
 
 def print_tables(results: xr.Dataset) -> None:
@@ -98,10 +98,11 @@ def _shorten_names(rows: list[list[list[str]]], width: int) -> list[str]:
         return []
     if max(map(len, names), default=0) <= _MAX_REPEATED_NAME:
         return []
-    labels = _labels(names)
-    for row, label in zip(rows, ["", *labels], strict=True):
+    runs = {run for name in names for run in re.findall(r" \(([A-Z])\)", name)}
+    shown = letters(len(names), runs)
+    for row, label in zip(rows, ["", *shown], strict=True):
         row[0] = [label]
-    return [f"{label}: {name}" for label, name in zip(labels, names, strict=True)]
+    return [f"{label}: {name}" for label, name in zip(shown, names, strict=True)]
 
 
 _INDENT = " "
@@ -131,18 +132,15 @@ def _wrap(name: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _labels(names: Sequence[str]) -> list[str]:
-    """Labels names by letters that do not stand for runs in them, or by numbers.
+def letters(count: int, taken: Collection[str] = ()) -> list[str]:
+    """Returns letters that are not taken, or numbers if there are too few letters.
 
     Examples:
-        >>> _labels(["fedavg (A)", "divfl", "fedavg (C)"])
+        >>> letters(3, taken={"A", "C"})
         ['B', 'D', 'E']
     """
-    runs = {run for name in names for run in re.findall(r" \(([A-Z])\)", name)}
-    letters = [letter for letter in string.ascii_uppercase if letter not in runs]
-    if len(names) > len(letters):
-        return [str(number) for number in range(1, len(names) + 1)]
-    return letters[: len(names)]
+    free = [letter for letter in string.ascii_uppercase if letter not in taken]
+    return free[:count] if count <= len(free) else [str(i + 1) for i in range(count)]
 
 
 def _lines(

@@ -170,7 +170,7 @@ def _raise_end(end: Callable[[], BaseException], frame: FrameType | None) -> Non
 
 
 def is_main_thread() -> bool:
-    """Whether this thread may handle signals."""
+    """Returns whether this thread may handle signals."""
     return threading.current_thread() is threading.main_thread()
 
 

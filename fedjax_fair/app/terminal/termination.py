@@ -40,7 +40,7 @@ class Termination(Callback):
 
     @property
     def requested(self) -> bool:
-        """Whether a signal was received."""
+        """Returns whether a signal was received."""
         return self._number is not None
 
     def __enter__(self) -> Termination:
@@ -83,7 +83,7 @@ class Termination(Callback):
         return self.requested
 
     def on_end(self, results: xr.Dataset) -> None:
-        """Raises what a signal has asked for, if rounds are missing."""
+        """Raises the exception of the signal, if rounds are missing."""
         self._is_in_rounds = False
         if self._number is not None and results["round"].values[-1] < self._rounds:
             raise _end_fn(self._number)()

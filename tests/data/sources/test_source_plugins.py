@@ -83,9 +83,9 @@ def test_a_package_adds_a_source(monkeypatch):
     monkeypatch.setitem(sys.modules, "wards_package", package)
 
     monkeypatch.setattr(plugins.metadata, "entry_points", lambda group: [valid])
-    assert plugins.sources([]) == {"wards": package.wards}
+    assert plugins.collect("sources", []) == {"wards": package.wards}
     with pytest.raises(ValueError, match="'wards'"):
-        plugins.sources(["wards"])
+        plugins.collect("sources", ["wards"])
     monkeypatch.setattr(plugins.metadata, "entry_points", lambda group: [invalid])
     with pytest.raises(ValueError, match="'wards'"):
-        plugins.sources([])
+        plugins.collect("sources", [])

@@ -1,4 +1,4 @@
-"""Pages opened in a browser at several widths, as `browser.js` observes them."""
+"""Pages opened in a browser at several widths, as a script observes them."""
 
 import html
 import json
@@ -12,27 +12,27 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-SCRIPT = Path(__file__).with_name("browser.js")
 
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
 
 
-def look(pages, widths, folder, *options):
+def look(pages, widths, folder, *options, script="report/browser.js"):
     """Returns what the script observed, by page and width."""
     document = folder / "pages.html"
+    code = (Path(__file__).parent / script).read_text()
     texts = json.dumps(pages).replace("<", "\\u003c")
     document.write_text(
-        f"<body><script>const pages = {texts}, widths = {list(widths)};\n"
-        f"{SCRIPT.read_text()}</script></body>"
+        f"<body><script>const pages = {texts}, widths = {list(widths)};\n{code}</script></body>"
     )
-    home = folder / "home"
     command = [
         str(BROWSER), "--headless", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage",
         "--window-size=1700,1000", "--hide-scrollbars", "--virtual-time-budget=30000",
-        f"--user-data-dir={home}", *options, "--dump-dom", document.as_uri(),
+        f"--user-data-dir={folder / 'home'}", *options, "--dump-dom", document.as_uri(),
     ]  # fmt: skip
     environment = os.environ | {"HOME": str(folder)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     body = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
     assert body, done.stderr[-2000:]
-    return json.loads(html.unescape(body[1]))
+    seen = json.loads(html.unescape(body[1]))
+    assert "error" not in seen, seen
+    return seen
