@@ -11,6 +11,9 @@ from fedjax_fair.report.attainment import attained
 from fedjax_fair.report.bias_gaps import bias_gaps
 from fedjax_fair.report.contribution_bars import contribution_bars
 from fedjax_fair.report.page import page
+from fedjax_fair.report.threshold_gaps import threshold_gaps
+from fedjax_fair.results.datasets import swept_settings
+from fedjax_fair.results.loss_gaps import has_loss_gaps
 from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ __all__ = [
     "plots",
     "selection",
     "standard_figures",
+    "threshold_gaps",
 ]
 
 
@@ -47,6 +51,8 @@ def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
         "participation_lorenz": ("participation", selection.participation_lorenz),
         "partition": ("train_examples", plots.partition),
     }
+    if "algorithm" in dataset.dims and not swept_settings(dataset) and has_loss_gaps(dataset):
+        figures["loss_gaps"] = ("test_loss", plots.loss_gap_distribution)
     return {
         name: draw(dataset)
         for name, (needed, draw) in figures.items()

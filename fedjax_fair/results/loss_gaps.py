@@ -16,7 +16,7 @@ from fedjax_fair.utils import checks
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["REFERENCE", "loss_gaps"]
+__all__ = ["REFERENCE", "has_loss_gaps", "loss_gaps"]
 
 REFERENCE = "local_converged"
 """The method whose losses stand for the lowest ones."""
@@ -115,6 +115,18 @@ def loss_gaps(
         )
     found.attrs = {"reference": reference, "rounds": last, "note": text}
     return found
+
+
+def has_loss_gaps(dataset: xr.Dataset) -> bool:
+    """Returns whether results of methods have losses of `REFERENCE` and of other methods.
+
+    Examples:
+        >>> import xarray as xr
+        >>> has_loss_gaps(xr.Dataset(coords={"algorithm": ["fedavg", "local_converged"]}))
+        False
+    """
+    methods = {method_of(str(name)) for name in np.atleast_1d(dataset["algorithm"].values)}
+    return "test_loss" in dataset and REFERENCE in methods and len(methods) > 1
 
 
 def _half(rounds: np.ndarray) -> int:

@@ -18,7 +18,7 @@ from fedjax_fair.results.datasets import (
     swept_settings,
 )
 from fedjax_fair.results.intervals import format_mean, format_number
-from fedjax_fair.results.loss_gaps import REFERENCE, loss_gaps
+from fedjax_fair.results.loss_gaps import REFERENCE, has_loss_gaps, loss_gaps
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.sensitive_groups import (
@@ -107,8 +107,8 @@ _LINES = {
 GROUP_FLOOR = "Noise floor: difference expected from finite groups if all had equal rates."
 
 _CELLS = (
-    "Clients: number with a difference. Smallest cell: least number of test examples that a rate is "
-    "of, and of these clients."
+    "Clients: number with a difference. Smallest cell: least number of test examples of a rate, "
+    "and of one of these clients."
 )
 
 
@@ -136,7 +136,7 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     models = by_model(dataset)
     methods = _add_worse_off(methods_table(*default_metrics(models)), dataset)
     methods = add_central(methods, models)
-    gaps_alone = [_loss_gap_table(models)] if _has_loss_gaps(models) else []
+    gaps_alone = [_loss_gap_table(models)] if has_loss_gaps(models) else []
     groups = [_groups_table(models)] if primary(models).group in models else []
     clients = [clients_table(models)] if has_client_names(models) else []
     unseen = unseen_tables(dataset)
@@ -376,12 +376,6 @@ def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
             note=f"{table.note} Worse than {name}: share of clients with {worse}{in_percent}.",
         )
     return table
-
-
-def _has_loss_gaps(dataset: xr.Dataset) -> bool:
-    """Returns whether there are losses of the reference and of other methods."""
-    methods = {method_of(str(name)) for name in dataset["algorithm"].values}
-    return "test_loss" in dataset and REFERENCE in methods and len(methods) > 1
 
 
 def _loss_gap_table(dataset: xr.Dataset) -> Table:

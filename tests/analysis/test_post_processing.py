@@ -142,3 +142,21 @@ def test_mistakes_in_the_data_are_explained(trained, as_users_call):
             post_process(fitted, data, features=features)
     with pytest.raises(ValueError, match="max_global_gap=-1"):
         post_process(fitted, data, max_global_gap=-1)
+
+
+def test_the_figure_has_the_gaps_of_test_examples(trained):
+    data, fitted = trained
+    found = post_process(fitted, data, max_local_gap=0.05, features=["sex"]).dataset
+    axes = ff.report.threshold_gaps(found).axes[0]
+    tested = 100 * found.sel(part="test").mean("seed")
+    for line, kind in zip(axes.lines, ("model", "thresholds"), strict=True):
+        own = tested.sel(predictions=kind)
+        expected = [own["global_gap"], *own["client_gap"]]
+        np.testing.assert_allclose(line.get_ydata(), expected)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["all people", *TOWNS]
+    (bound,) = axes.collections  # Of clients: there is no global bound.
+    heights = [segment[:, 1] for segment in bound.get_segments()]
+    np.testing.assert_allclose(heights, 5)
+    assert len(heights) == 3
+    floors = [tested["global_gap_floor"], *[tested["local_gap_mean_floor"]] * 3]
+    np.testing.assert_allclose([bar.get_height() for bar in axes.patches], floors)
