@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair.analysis import post_process, post_processing_table
@@ -121,6 +122,19 @@ def test_the_table_names_the_worst_client(trained):
     assert "sex, race" in table.note
 
 
+def test_each_seed_is_fitted_on_its_own_partition(trained):
+    data, fitted = trained
+    turned = data.map_parts(
+        lambda part: part._replace(offsets=part.offsets[::-1], sizes=part.sizes[::-1])
+    )
+    together = post_process(fitted, ff.data.stack([data, turned]), max_local_gap=0.05)
+    for run, own in enumerate((data, turned)):
+        alone = post_process(fitted, own, max_local_gap=0.05)
+        values = together.dataset.isel(seed=run)
+        xr.testing.assert_equal(values, alone.dataset.isel(seed=run))
+        np.testing.assert_array_equal(together.thresholds[run].high, alone.thresholds[run].high)
+
+
 def test_mistakes_in_the_data_are_explained(trained, as_users_call):
     data, fitted = trained
     without = data._replace(validation=None)
@@ -133,7 +147,7 @@ def test_mistakes_in_the_data_are_explained(trained, as_users_call):
         ),
         (three, "data with 3 classes: expected two"),
         (anonymous, "data has no sensitive features"),
-        (ff.data.stack([data, data]), "data with 2 partitions: expected one for all seeds"),
+        (ff.data.stack([data] * 3), "data with 3 partitions: expected one for each of 2 seeds"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             post_process(fitted, other)
