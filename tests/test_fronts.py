@@ -164,3 +164,11 @@ def test_the_command_shows_the_front_of_a_sweep(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "front.png").stat().st_size > 10_000
     assert main(["compare", str(folder), "--front", "--metrics", "accuracy_minimum"]) == 2
     assert "expected accuracy and unfairness with --front" in capsys.readouterr().err
+
+
+def test_points_of_few_methods_have_names():
+    level, gap = ([[point[i]] for point in 4 * SIX] for i in range(2))
+    for number, expected in ((6, [f"m{i}" for i in range(6)]), (24, [])):
+        points = ff.analysis.front(results_of(level[:number], gap[:number]))
+        texts = [text.get_text() for text in ff.report.attained(points).axes[0].texts]
+        assert sorted(texts) == expected

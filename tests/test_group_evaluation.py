@@ -332,7 +332,8 @@ def test_tables_show_each_feature_and_their_combination():
         for name in ("sex", "age", "sex x age")
         for what in ("Group fairness", "Test accuracy")
     ]
-    assert [row[0] for row in tables[0].rows] == ["fedavg", "again", "noise floor"]
+    names = [row[0] for row in tables[0].rows]
+    assert names == ["fedavg", "again", "noise floor", "clients", "smallest cell"]
     pooled = 100 * gaps(dataset, ["sex"]).demographic_parity_difference.isel(round=-1).values.mean()
     assert tables[0].rows[0][1].startswith(f"{pooled:.1f} ±")
 

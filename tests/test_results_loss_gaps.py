@@ -108,6 +108,12 @@ def test_trained_models_have_gaps_in_tables_and_comparisons():
     difference = (own.sel(algorithm="slow") - own.sel(algorithm="fedavg")).mean()
     assert compared["difference"].sel(algorithm="slow").item() == pytest.approx(difference.item())
     assert compared.attrs["better"] == "lower"
+    figure = ff.report.standard_figures(results)["loss_gaps"]
+    drawn = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
+    assert [line.get_label() for line in drawn] == ["fedavg", "slow"]
+    last = loss_gaps(results)["loss_gap"].sel(algorithm="slow").isel(round=-1)
+    np.testing.assert_allclose(drawn[1].get_xdata()[1:], np.sort(last.values.ravel()))
+    assert "loss_gaps" not in ff.report.standard_figures(results.sel(algorithm=["fedavg", "slow"]))
     assert not any(
         table.title.startswith("Loss gap")
         for table in final_tables(results.sel(algorithm=["fedavg", "slow"]))

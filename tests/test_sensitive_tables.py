@@ -76,7 +76,7 @@ def test_a_line_of_clients_is_left_out_where_no_client_has_two_groups(task, clie
     runs, _, _ = trained(task, clients, features=("sex",))
     table, _ = sensitive_group_tables(runs)
     assert words in table.note
-    for row in table.rows:
+    for row in table.rows[:-2]:
         cells = [cell.split("\n") for cell in row[1:]]
         assert [len(cell) for cell in cells] == lines
         assert not {"-", "", "nan"} & {line for cell in cells for line in cell}
@@ -90,6 +90,23 @@ def test_the_third_line_names_the_client_with_the_largest_difference():
         gaps = last["client_demographic_parity_difference"].sel(algorithm=name)
         largest = gaps.argmax("client").item()
         assert row[1].split("\n")[2] == f"{100 * gaps.max().item():.1f} {largest}"
+
+
+@pytest.mark.parametrize("clients", ["mixed", "by sex", "positives apart"])
+def test_the_last_rows_count_clients_with_a_difference_and_people_of_the_smallest_cell(clients):
+    runs, _, data = trained("classes", clients, features=("sex",))
+    *_, number, smallest = sensitive_group_tables(runs)[0].rows
+    rows, owners = data.test.order, np.repeat(np.arange(data.num_clients), data.test.sizes)
+    people = np.zeros((data.num_clients, 2, 2), int)  # By sex and label
+    np.add.at(people, (owners, data.test.sensitive_features[rows, 0], data.test.labels[rows]), 1)
+    by_sex = people.sum(axis=2, keepdims=True)
+    cells = (by_sex, people[:, :, 1:], people, by_sex)  # Of each criterion
+    for place, of_rate in enumerate(cells, start=1):
+        has_gap = ((of_rate > 0).sum(axis=1) == 2).any(axis=1)
+        assert number[place] == str(has_gap.sum())
+        expected = [of_rate.sum(axis=0).min()]
+        expected += [of_rate[has_gap][of_rate[has_gap] > 0].min()] if has_gap.any() else []
+        assert smallest[place] == "\n".join(map(str, expected))
 
 
 def expected_errors(task, predicted, labels):

@@ -234,7 +234,7 @@ def check_contributions(
         sequences = are_sequences(data.test.labels)
         metric = quantities.quantities_of(method.model.task, metrics, sequences=sequences)[0].pooled
     summaries = summary_metrics(method.model, data, metrics)
-    ranked = {each.name: each for each in summaries if each.better is not None}
+    ranked = {each.name: each for each in summaries if each.better in ("higher", "lower")}
     checks.one_of("metric", metric, tuple(ranked))
     return ranked[metric]
 

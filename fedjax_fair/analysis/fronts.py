@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from fedjax_fair.results.comparison import with_client_summaries
 from fedjax_fair.results.datasets import configurations_as_methods, final_metrics
 from fedjax_fair.results.intervals import format_mean, format_number
 from fedjax_fair.results.tables import Table
@@ -51,8 +52,10 @@ def front(
 
     Args:
         results: Results of one or several methods, or of a sweep, after the last evaluation.
-        accuracy: Metric of performance; by default the mean of what clients are measured by.
-        unfairness: Metric of which less is fairer; by default the dissimilarity of clients.
+        accuracy: Metric of performance, as for `results.compare`; by default the mean of what
+            clients are measured by.
+        unfairness: Metric of which less is fairer, such as ``"test_loss_gini"``; by default the
+            dissimilarity of clients.
         reference: Accuracy and unfairness of the point up to which the hypervolume counts; by
             default the worst of all methods and seeds.
 
@@ -84,6 +87,7 @@ def front(
 
     quantity = primary(results)
     names = accuracy or quantity.mean, unfairness or quantity.dissimilarity
+    results = with_client_summaries(results, *names)
     sign, _ = (_direction(results, name) for name in names)
     if _direction(results, names[1]) != -1:
         raise ValueError(
@@ -223,7 +227,7 @@ def _direction(results: xr.Dataset, name: str) -> int:
             f"{primary(results).mean!r}."
         )
     direction = better(results, name)
-    if direction is None:
+    if direction not in ("higher", "lower"):
         raise ValueError(f"metric={name!r}: expected one of which more or less is better.")
     return 1 if direction == "higher" else -1
 

@@ -86,7 +86,7 @@ def post_process(
 
     Raises:
         ValueError: If the data has no validation examples, sensitive features or two classes, or
-            has a partition per seed; or as `fit_local_global_thresholds`.
+            other partitions than one for each seed; or as `fit_local_global_thresholds`.
 
     Examples:
         >>> import pandas as pd
@@ -106,31 +106,38 @@ def post_process(
     """
     import xarray as xr
 
-    codes = _check(data, features)
-    examples = {"validation": data.validation, "test": data.test}
-    parts = {
-        name: _scored(fitted, data, part, codes, personalized)
-        for name, part in examples.items()
-        if part is not None
-    }
+    seeds = fitted.dataset["seed"].values
+    codes = _check(data, features, len(seeds))
+
+    def scored(run: int) -> dict[str, _People]:
+        own = data.partition(run)
+        examples = {"validation": own.validation, "test": own.test}
+        return {
+            name: _scored(fitted, own, part, codes, personalized)
+            for name, part in examples.items()
+            if part is not None
+        }
+
+    parts = [scored(0)] if data.num_partitions is None else map(scored, range(len(seeds)))
+    of_runs = list(parts) * (len(seeds) if data.num_partitions is None else 1)
     num_groups = int(np.prod([len(each.values) for each in codes.values()]))
     sizes = data.num_clients, num_groups
-    people, clients = parts["validation"], range(data.num_clients)
     thresholds = [
         fit_local_global_thresholds(
-            np.stack(
-                [_client_counts(people, scores, client, num_groups, bins) for client in clients]
-            ),
+            np.stack([
+                _client_counts(of_run["validation"], run, client, num_groups, bins)
+                for client in range(data.num_clients)
+            ]),
             constraint,
             max_global_gap,
             max_local_gap,
         )
-        for scores in people.scores
-    ]
+        for run, of_run in enumerate(of_runs)
+    ]  # fmt: skip
     values: dict[str, list[Any]] = {name: [] for name in ("accuracy", "client_gap", *_GAPS)}
     floors: dict[str, list[Any]] = {f"{name}_floor": [] for name in _GAPS}
     for seed, own in enumerate(thresholds):
-        for part in parts.values():
+        for part in of_runs[seed].values():
             rows = part.scores[seed], part.groups, part.clients
             for chosen in (rows[0] >= 0.5, own.probabilities(*rows)):
                 counts = _count(part, np.asarray(chosen, float), sizes)
@@ -152,8 +159,8 @@ def post_process(
     }
     variables |= {name: (axes[:2], np.reshape(each, shape[:2])) for name, each in floors.items()}
     coordinates = {
-        "seed": fitted.dataset["seed"].values,
-        "part": list(parts),
+        "seed": seeds,
+        "part": list(of_runs[0]),
         "predictions": ["model", "thresholds"],
     }
     if data.client_names is not None:
@@ -206,7 +213,7 @@ def post_processing_table(dataset: xr.Dataset) -> Table:
     return Table(title, ("predictions", *columns.values()), rows, note)
 
 
-def _check(data: FederatedData, features: Sequence[str] | None) -> dict[str, Any]:
+def _check(data: FederatedData, features: Sequence[str] | None, num_seeds: int) -> dict[str, Any]:
     """Returns the chosen sensitive features by name."""
     if data.validation is None:
         raise ValueError(
@@ -222,10 +229,10 @@ def _check(data: FederatedData, features: Sequence[str] | None) -> dict[str, Any
             f"data with {data.num_classes} classes: expected two; thresholds of more classes are "
             "not defined."
         )
-    if data.num_partitions is not None:
+    if data.num_partitions not in (None, num_seeds):
         raise ValueError(
-            f"data with {data.num_partitions} partitions: expected one for all seeds; post-process "
-            "the models of one seed at a time."
+            f"data with {data.num_partitions} partitions: expected one for each of {num_seeds} "
+            "seeds; pass the data of the run."
         )
     known = {each.name: each for each in data.sensitive_names}
     chosen = list(known) if features is None else list(features)
@@ -266,10 +273,12 @@ def _scored(
 
 
 def _client_counts(
-    people: _People, scores: np.ndarray, client: int, num_groups: int, bins: int
+    people: _People, run: int, client: int, num_groups: int, bins: int
 ) -> np.ndarray:
     own = people.clients == client
-    return count_scores(scores[own], people.labels[own], people.groups[own], num_groups, bins)
+    return count_scores(
+        people.scores[run, own], people.labels[own], people.groups[own], num_groups, bins
+    )
 
 
 def _count(

@@ -106,11 +106,21 @@ TERMS = {
         "`local`, or with `fine_tuned`, in the same run: who would be better off without "
         "federation, or with the model of FedAvg trained on their own examples."
     ),
+    "<variable>_<summary>": (
+        "Summary over clients of any variable of clients, such as test_loss_gini in `compare RUN "
+        "--metrics test_loss_gini`: mean_clients, minimum, maximum, worst_10pct, best_10pct, "
+        "standard_deviation and variance; of values that are not negative also gini, jain_index, "
+        "entropy and angle, in degrees, to equal values (test_loss_angle is that of FedMDFG and "
+        "FedLF). `results.client_summaries` computes all."
+    ),
+    "bias": (
+        "bias of a regression, with `--training.metrics bias`: mean signed error, predictions less "
+        "labels. Closer to 0 is better; the worst 10% are the largest absolute values."
+    ),
     "loss gap": (
         "Test loss of a client less the last one of `local_converged` in the same run, which "
         "stands for the lowest loss that the client can reach. `compare RUN --metrics "
-        "loss_gap_maximum` compares methods; other summaries are loss_gap_mean_clients, _minimum, "
-        "_standard_deviation, _variance and _worst_10pct, the mean of the largest gaps. "
+        "loss_gap_maximum` compares methods in this or another summary over clients. "
         "`results.loss_gaps` also computes them of training examples."
     ),
     "NMI": (

@@ -18,6 +18,7 @@ from fedjax_fair.utils.tree import Tree
 __all__ = [
     "auc",
     "balanced_accuracy",
+    "bias",
     "calibration_error",
     "label_accuracy",
     "label_f1",
@@ -140,8 +141,9 @@ def mean_squared_error() -> ClientMetric:
     """
     unit = f"({LABEL_UNIT})^2"
     return ClientMetric(
-        "mean_squared_error", "Mean squared error", unit, _mean_squared_error, "lower", "MSE"
-    )
+        "mean_squared_error", "Mean squared error", unit, _mean_squared_error, "lower", "MSE",
+        scale="ratio",
+    )  # fmt: skip
 
 
 def root_mean_squared_error() -> ClientMetric:
@@ -152,7 +154,9 @@ def root_mean_squared_error() -> ClientMetric:
         'RMSE'
     """
     function, about = _root_mean_squared_error, "Root mean squared error"
-    return ClientMetric("root_mean_squared_error", about, LABEL_UNIT, function, "lower", "RMSE")
+    return ClientMetric(
+        "root_mean_squared_error", about, LABEL_UNIT, function, "lower", "RMSE", scale="ratio"
+    )
 
 
 def r2() -> ClientMetric:
@@ -178,7 +182,8 @@ def label_f1() -> ClientMetric:
         >>> label_f1().heading
         'F1'
     """
-    return ClientMetric("label_f1", "F1 score, mean over labels", "1", _label_f1, heading="F1")
+    about = "F1 score, mean over labels"
+    return ClientMetric("label_f1", about, "1", _label_f1, heading="F1", scale="ratio")
 
 
 def label_accuracy() -> ClientMetric:
@@ -189,7 +194,9 @@ def label_accuracy() -> ClientMetric:
         'label_accuracy'
     """
     function, about = _label_accuracy, "Fraction of correct labels"
-    return ClientMetric("label_accuracy", about, "1", function, heading="accuracy of labels")
+    return ClientMetric(
+        "label_accuracy", about, "1", function, heading="accuracy of labels", scale="ratio"
+    )
 
 
 def mean_absolute_error() -> ClientMetric:
@@ -209,7 +216,23 @@ def mean_absolute_error() -> ClientMetric:
         'mean_absolute_error'
     """
     function, about = _mean_absolute_error, "Mean absolute error"
-    return ClientMetric("mean_absolute_error", about, LABEL_UNIT, function, "lower", "MAE")
+    return ClientMetric(
+        "mean_absolute_error", about, LABEL_UNIT, function, "lower", "MAE", scale="ratio"
+    )
+
+
+def bias() -> ClientMetric:
+    """Creates the metric of the mean signed error, predictions less labels, over all outputs.
+
+    Use: clients for which a model predicts too much or too little. Limitation: errors of both
+    signs cancel. Its `worst_10pct` is the mean of the largest absolute values, and its spread and
+    parity difference compare signed values.
+
+    Examples:
+        >>> bias().better
+        'zero'
+    """
+    return ClientMetric("bias", "Mean signed error", LABEL_UNIT, _bias, "zero")
 
 
 def perplexity() -> ClientMetric:
@@ -224,7 +247,7 @@ def perplexity() -> ClientMetric:
         >>> perplexity().name
         'perplexity'
     """
-    return ClientMetric("perplexity", "Perplexity", "1", _perplexity, "lower")
+    return ClientMetric("perplexity", "Perplexity", "1", _perplexity, "lower", scale="ratio")
 
 
 class _SizedFunction(Tree):
@@ -242,7 +265,7 @@ class _SizedFunction(Tree):
 
 
 def _sized(name: str, description: str, function: Callable[..., Array], size: int) -> ClientMetric:
-    return ClientMetric(name, description, "1", _SizedFunction(function, size))
+    return ClientMetric(name, description, "1", _SizedFunction(function, size), scale="ratio")
 
 
 def _recalls(predictions: Predictions, num_classes: int) -> Float[Array, "clients classes"]:
@@ -340,6 +363,10 @@ def _label_accuracy(predictions: Predictions) -> Array:
 
 def _mean_absolute_error(predictions: Predictions) -> Array:
     return predictions.mean(_per_example(jnp.abs(_errors(predictions))))
+
+
+def _bias(predictions: Predictions) -> Array:
+    return predictions.mean(_per_example(_errors(predictions)))
 
 
 def _errors(predictions: Predictions) -> Float[Array, "examples ..."]:

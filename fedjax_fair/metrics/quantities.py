@@ -33,10 +33,11 @@ __all__ = [
     "known_quantities",
     "quantities_of",
     "summaries",
+    "tails",
 ]
 
 
-Better = Literal["higher", "lower"]
+Better = Literal["higher", "lower", "zero"]
 
 
 class Quantity(NamedTuple):
@@ -45,7 +46,7 @@ class Quantity(NamedTuple):
     Attributes:
         name: Its name.
         heading: Short name in tables.
-        better: Which values are better.
+        better: Which values are better; "zero" for those closer to 0.
         description: What it is.
         unit: Unit of its values.
     """
@@ -167,7 +168,9 @@ def quantities_of(
     found = [_quantity_of(each) for each in client_metrics(task, custom)]
     if sequences and PERPLEXITY.name not in {each.name for each in found}:
         found.append(PERPLEXITY)
-    return (*found, ACCURACY) if task == "classification" else tuple(found)
+    found += [ACCURACY] if task == "classification" else []
+    # Values near 0 do not rank clients and methods, so that they are not the primary quantity.
+    return tuple(sorted(found, key=lambda each: each.better == "zero"))
 
 
 def _quantity_of(metric: ClientMetric) -> Quantity:
@@ -246,6 +249,37 @@ def _largest_range(values: Float[Array, "clients groups"]) -> Float[Array, ""]:
     return highest(group_range(values))
 
 
+def _farthest(values: Float[Array, " groups"]) -> Float[Array, ""]:
+    """Returns the value that is farthest from 0, with its sign."""
+    sizes = jnp.where(jnp.isnan(values), -1, jnp.abs(values))
+    return values[jnp.argmax(sizes)]
+
+
+def tails(better: Better) -> tuple[Callable[..., Array], Callable[..., Array]]:
+    """Returns the functions of the worst and of the best tenth of clients.
+
+    If values close to 0 are better, both are means of absolute values.
+
+    Examples:
+        >>> worst, best = tails("zero")
+        >>> errors = jnp.array([-3.0, 0.5, 2.0])
+        >>> worst(errors).item(), best(errors).item()
+        (3.0, 0.5)
+    """
+    if better == "zero":
+        return _largest_sizes, _smallest_sizes
+    lowest_tenth, highest_tenth = performance.worst_10pct, performance.best_10pct
+    return (lowest_tenth, highest_tenth) if better == "higher" else (highest_tenth, lowest_tenth)
+
+
+def _largest_sizes(values: Float[Array, " clients"]) -> Float[Array, ""]:
+    return performance.best_10pct(jnp.abs(values))
+
+
+def _smallest_sizes(values: Float[Array, " clients"]) -> Float[Array, ""]:
+    return performance.worst_10pct(jnp.abs(values))
+
+
 def summaries(
     metric: ClientMetric,
     *,
@@ -268,16 +302,15 @@ def summaries(
 
 def _over_clients(metric: ClientMetric, kind: str, has_groups: bool) -> Iterator[Metric]:
     name, quantity = f"{kind}_{metric.name}", _quantity_of(metric)
-    worst, best = performance.worst_10pct, performance.best_10pct
-    if metric.better == "lower":
-        worst, best = best, worst
+    worst, best = tails(metric.better)
+    of_tail = "lower" if metric.better == "zero" else metric.better
     tenth = "mean of the {} 10% of clients"
     gap = "difference of the best and the worst ground-truth group"
     entries: list[tuple[str, str, Any, Better]] = [
         (quantity.mean, "mean over clients", performance.mean_over_clients, metric.better),
         (quantity.pooled, "pooled examples", None, metric.better),
-        (quantity.worst, tenth.format("worst"), worst, metric.better),
-        (f"{metric.name}_best_10pct", tenth.format("best"), best, metric.better),
+        (quantity.worst, tenth.format("worst"), worst, of_tail),
+        (f"{metric.name}_best_10pct", tenth.format("best"), best, of_tail),
         (quantity.spread, "standard deviation over clients", fairness.standard_deviation, "lower"),
         (
             quantity.dissimilarity,
@@ -305,7 +338,7 @@ def _over_clients(metric: ClientMetric, kind: str, has_groups: bool) -> Iterator
 def _over_sensitive_groups(metric: ClientMetric) -> Iterator[Metric]:
     difference = f"{metric.name}_parity_difference"
     about = f"{metric.description}: difference between sensitive groups"
-    worst = highest if metric.better == "lower" else lowest
+    worst = {"higher": lowest, "lower": highest, "zero": _farthest}[metric.better]
     entries: list[tuple[str, str, Any, bool, Better]] = [
         (difference, about, group_range, False, "lower"),
         (f"{difference}_mean_clients", f"{about}, mean over clients", _mean_range, True, "lower"),

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from fedjax_fair.report import device_plots, drawing, forest, groups, plots, selection
 from fedjax_fair.report.analyses import attained, bias_gaps, contribution_bars
 from fedjax_fair.report.page import page
+from fedjax_fair.report.threshold_gaps import threshold_gaps
+from fedjax_fair.results.datasets import swept_settings
+from fedjax_fair.results.loss_gaps import has_loss_gaps
 from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ __all__ = [
     "plots",
     "selection",
     "standard_figures",
+    "threshold_gaps",
 ]
 
 
@@ -45,6 +49,8 @@ def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
         "participation_lorenz": ("participation", selection.participation_lorenz),
         "partition": ("train_examples", plots.partition),
     }
+    if "algorithm" in dataset.dims and not swept_settings(dataset) and has_loss_gaps(dataset):
+        figures["loss_gaps"] = ("test_loss", plots.loss_gap_distribution)
     return {
         name: draw(dataset)
         for name, (needed, draw) in figures.items()

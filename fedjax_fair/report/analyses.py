@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["attained", "bias_gaps", "contribution_bars"]
 
+_MAX_NAMED = 20
+"""Points up to which each has its name; the settings of a sweep are more."""
+
 
 def attained(points: xr.Dataset) -> Figure:
     """Plots methods or settings, and the best accuracy with at most some unfairness.
@@ -59,6 +62,7 @@ def attained(points: xr.Dataset) -> Figure:
     axes.step(levels, shown, where="post", color=color, label="attained")
     axes.fill_between(levels, low, high, step="post", color=color, alpha=0.2, where=is_complete)
     is_often = points["share"].values >= 0.5
+    is_named = points.sizes["algorithm"] <= _MAX_NAMED
     for is_shown, label, fill in (
         (is_often, "on the front", color),
         (~is_often, "surpassed", "none"),
@@ -66,6 +70,9 @@ def attained(points: xr.Dataset) -> Figure:
         own = points.isel(algorithm=np.flatnonzero(is_shown))
         place = [factor[key] * own[key].mean("seed").values for key in ("unfairness", "accuracy")]
         axes.scatter(*place, s=22, facecolors=fill, edgecolors=color, label=label)
+        for *at, name in zip(*place, own["algorithm"].values, strict=True) if is_named else ():
+            text = drawing.escape_mathtext(name)
+            axes.annotate(text, at, (4, 3), textcoords="offset points", size=7)
     for key, set_label in (("unfairness", axes.set_xlabel), ("accuracy", axes.set_ylabel)):
         unit = ", %" if factor[key] == 100 else ""
         set_label(f"{points[key].attrs['metric']}{unit}")

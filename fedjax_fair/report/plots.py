@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_fair.data import FederatedData
+from fedjax_fair.metrics.quantities import Quantity
 from fedjax_fair.report import drawing
-from fedjax_fair.results import partition_dataset
+from fedjax_fair.results import loss_gaps, partition_dataset
 from fedjax_fair.results.datasets import class_names, has_client_names
 from fedjax_fair.results.task_metrics import primary
 from fedjax_fair.utils import checks
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["distribution", "learning_curves", "partition", "representatives"]
+__all__ = [
+    "distribution",
+    "learning_curves",
+    "loss_gap_distribution",
+    "partition",
+    "representatives",
+]
 
 _MAX_CLIENTS = 1000
 _MAX_NUMBERED = 30
@@ -123,7 +130,41 @@ def distribution(results: xr.Dataset, round: int = -1) -> Figure:
             f"round={round!r}: expected -1 or one of {rounds.tolist()}; evaluate more often "
             "(eval_every) to have other rounds."
         )
-    values = drawing.to_percent(values)
+    when = "last round" if round == -1 else f"round {round}"
+    return _distribution(drawing.to_percent(values), quantity, results, when, round)
+
+
+def loss_gap_distribution(results: xr.Dataset) -> Figure:
+    """Plots the distribution over clients of the last loss gaps, pooled over seeds.
+
+    Steeper is fairer; further left is closer to what clients reach alone. A dot marks the start of
+    the worst 10%.
+
+    Args:
+        results: Results for `fedjax_fair.results.loss_gaps`.
+
+    Raises:
+        ValueError: As for `fedjax_fair.results.loss_gaps`.
+
+    Examples:
+        >>> import xarray as xr
+        >>> dims = ("algorithm", "seed", "round", "client")
+        >>> losses = [[[[1.0, 0.8, 2.0]]], [[[0.4, 0.5, 0.9]]]]
+        >>> names = {"algorithm": ["fedavg", "local_converged"], "round": [100]}
+        >>> figure = loss_gap_distribution(xr.Dataset({"test_loss": (dims, losses)}, names))
+        >>> figure.axes[0].lines[0].get_xdata()[1:].round(1).tolist()
+        [0.3, 0.6, 1.1]
+    """
+    gaps = loss_gaps(results)["loss_gap"].transpose("algorithm", "seed", "round", "client")
+    unit = gaps.attrs["units"]
+    quantity = Quantity("loss_gap", "loss gap", "lower", "Loss gap", unit)
+    return _distribution(gaps, quantity, results, "last round")
+
+
+def _distribution(
+    values: xr.DataArray, quantity: Quantity, results: xr.Dataset, when: str, round: int = -1
+) -> Figure:
+    """Plots values ``[algorithm, seed, round, client]``; of methods without values, nothing."""
     tenth = 0.1 if quantity.better == "higher" else 0.9
     figure, axes = drawing.single_axes(3.8)
     for method, look in zip(values, drawing.styles(values), strict=True):
@@ -145,7 +186,7 @@ def distribution(results: xr.Dataset, round: int = -1) -> Figure:
         xlabel=drawing.label(values), ylabel=f"Share of clients with at most this {heading} (%)"
     )
     axes.set(ylim=(0, 1), yticks=np.linspace(0, 1, 6), yticklabels=range(0, 101, 20))
-    parts = results.attrs.get("data", ""), "last round" if round == -1 else f"round {round}"
+    parts = results.attrs.get("data", ""), when
     axes.set_title(", ".join(drawing.escape_mathtext(part) for part in parts if part), loc="left")
     drawing.add_legend(figure)
     return figure

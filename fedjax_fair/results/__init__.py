@@ -48,6 +48,7 @@ Variables:
 """
 
 from fedjax_fair.results import task_metrics
+from fedjax_fair.results.client_summaries import client_summaries
 from fedjax_fair.results.comparison import compare, default_metrics, differences, noise_floor
 from fedjax_fair.results.comparison_table import to_text
 from fedjax_fair.results.datasets import class_based, combine, final_metrics, merge_runs
@@ -72,6 +73,7 @@ __all__ = [
     "at_seconds",
     "by_model",
     "class_based",
+    "client_summaries",
     "combine",
     "compare",
     "default_metrics",

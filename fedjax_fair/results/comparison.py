@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_fair import metrics
 from fedjax_fair.metrics.quantities import ACCURACY, LOSS_PARITY
 from fedjax_fair.metrics.sensitive_group_metrics import CLIENTS, PEOPLE, needs_classes
+from fedjax_fair.results.client_summaries import client_summary
 from fedjax_fair.results.datasets import class_based, configurations_as_methods, final_metrics
 from fedjax_fair.results.loss_gaps import loss_gaps
 from fedjax_fair.results.model_names import MARK, method_of, reference
@@ -35,6 +36,7 @@ __all__ = [
     "differences",
     "gaps_by_feature",
     "noise_floor",
+    "with_client_summaries",
 ]
 
 MIN_SEEDS = 5
@@ -57,9 +59,10 @@ def compare(
         dataset: Results with the dimension ``algorithm``, over two or more seeds. The
             configurations of a sweep are compared as methods. `at_seconds` of results compares
             them at a virtual time.
-        metric: A variable over seeds and rounds; a summary of `loss_gaps`, such as
-            ``"loss_gap_maximum"``; or a difference between sensitive groups and one sensitive
-            feature, such as ``"loss_parity_difference:sex"``.
+        metric: A variable over seeds and rounds; a summary over clients of `client_summaries` or
+            `loss_gaps`, such as ``"test_loss_gini"`` and ``"loss_gap_maximum"``; or a difference
+            between sensitive groups and one sensitive feature, such as
+            ``"loss_parity_difference:sex"``.
         baseline: One of the methods; by default the first. With entries of `by_model`, each
             model is compared with the corresponding one of the baseline, see `reference`.
         paired: Whether runs with equal seeds are pairs; if not, seeds may differ (Welch's test).
@@ -123,8 +126,7 @@ def _compare(
     of_groups, _, feature = metric.partition(":")
     if feature and metric not in dataset:
         dataset = dataset.assign({metric: gap_by_feature(dataset, of_groups, feature)})
-    if metric.startswith("loss_gap_") and metric not in dataset:
-        dataset = dataset.assign({metric: loss_gaps(dataset)[metric]})
+    dataset = with_client_summaries(dataset, metric)
     summaries = tuple(str(name) for name, one in dataset.items() if set(one.dims) == _PER_RUN)
     checks.one_of("metric", metric, summaries)
     _check_baseline(baseline, methods)
@@ -155,6 +157,17 @@ def _compare(
         about |= {"empty": describe_empty_cells(dataset, features, by_class=by_class)}
     compared = compared.assign_attrs(**about, seeds_left_out=left_out, **labels)
     return compared, finals, dataset
+
+
+def with_client_summaries(dataset: xr.Dataset, *metrics: str) -> xr.Dataset:
+    """Adds those of the metrics that are summaries of `client_summaries` or `loss_gaps`."""
+    for metric in metrics:
+        if metric in dataset:
+            continue
+        source = loss_gaps(dataset) if metric.startswith("loss_gap_") else dataset
+        if (summary := client_summary(source, metric)) is not None:
+            dataset = dataset.assign({metric: summary})
+    return dataset
 
 
 def gaps_by_feature(dataset: xr.Dataset) -> list[str]:

@@ -122,7 +122,7 @@ def _note(compared: xr.Dataset, columns: Sequence[str]) -> str:
     names = [attributes["baseline"], *map(str, compared["algorithm"].values)]
     note = f"{'. '.join(sentences)}.{about_references(names, attributes['baseline'])}"
     if attributes["metric"] not in BY_NAME and (better := attributes.get("better")):
-        note = f"{note} {better.capitalize()} is better."
+        note = f"{note} {'Closer to 0' if better == 'zero' else better.capitalize()} is better."
     said = [f"{attributes[name]}." for name in ("runs", "differ") if name in attributes]
     if "at_seconds" in attributes:
         said.insert(0, f"Values {when(compared)}.")

@@ -5,10 +5,11 @@ The loss gap of a client is its loss less the loss that it reaches alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from fedjax_fair.results.client_summaries import client_summaries
 from fedjax_fair.results.datasets import final_metrics
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.models import by_model
@@ -18,7 +19,7 @@ from fedjax_fair.utils import checks
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["REFERENCE", "REFERENCES", "loss_gaps", "share_worse_off"]
+__all__ = ["REFERENCE", "REFERENCES", "has_loss_gaps", "loss_gaps", "share_worse_off"]
 
 REFERENCE = "local_converged"
 """The method whose losses stand for the lowest ones."""
@@ -54,9 +55,8 @@ def loss_gaps(
     Returns:
         ``loss_gap`` with axes ``[algorithm, seed, round, client]``, one entry of ``algorithm`` for
         every model of `by_model`, NaN for the reference and for clients without examples. Summaries
-        over clients, with axes ``[algorithm, seed, round]``: ``loss_gap_mean_clients``,
-        ``_maximum``, ``_minimum``, ``_standard_deviation``, ``_variance`` (both divided by the
-        number of clients) and ``_worst_10pct``, the mean of the tenth with the largest gaps.
+        over clients, with axes ``[algorithm, seed, round]``, are those of `client_summaries`, such
+        as ``loss_gap_maximum`` and ``loss_gap_worst_10pct``.
         ``reference_change [seed]`` is the SD of estimated errors, NaN without an evaluation in the
         first half. The attribute ``note`` says whether the reference has converged: whether, in
         each run, this is at most 0.1 of the SD of the last gaps.
@@ -92,16 +92,13 @@ def loss_gaps(
     last = int(rounds[-1]) if rounds.size else 0
     change = _change(own, rounds)
 
-    found = gaps.to_dataset(name="loss_gap")
     kind = {"train": "Training"}.get(split, split.capitalize())
     about = f"{kind} loss less that of {reference} for the same client"
-    unit = str(losses.attrs.get("units", "nat"))
-    for suffix, long_name, values in [("", "", gaps), *_summaries(gaps)]:
-        found[f"loss_gap{suffix}"] = values.assign_attrs(
-            long_name=about + long_name,
-            units=f"({unit})^2" if suffix == "_variance" else unit,
-            better="lower",
-        )
+    attributes = {"long_name": about, "units": losses.attrs.get("units", "nat")}
+    # Gaps of test examples may be negative.
+    attributes |= {"better": "lower", "scale": "interval"}
+    found = gaps.assign_attrs(attributes).to_dataset(name="loss_gap")
+    found = found.assign(client_summaries(found, "loss_gap"))
     found["reference_change"] = change
     deviation = final_metrics(found[["loss_gap_standard_deviation"]])
     ratio = (change / deviation["loss_gap_standard_deviation"]).max()
@@ -124,26 +121,16 @@ def loss_gaps(
     return found
 
 
-def _summaries(gaps: xr.DataArray) -> list[tuple[str, str, Any]]:
-    import xarray as xr
+def has_loss_gaps(dataset: xr.Dataset) -> bool:
+    """Returns whether results of methods have losses of `REFERENCE` and of other methods.
 
-    def worst(values: np.ndarray) -> np.ndarray:
-        descending = -np.sort(-values, axis=-1)  # NaN last.
-        tenth = -(-(~np.isnan(values)).sum(axis=-1, keepdims=True) // 10)
-        inside = np.arange(values.shape[-1]) < tenth
-        total = np.where(inside, descending, 0).sum(axis=-1)
-        number = tenth[..., 0]
-        return np.divide(total, number, out=np.full(total.shape, np.nan), where=number > 0)
-
-    tail = xr.apply_ufunc(worst, gaps, input_core_dims=[["client"]])
-    return [
-        ("_mean_clients", ", mean over clients", gaps.mean("client")),
-        ("_maximum", ", largest of all clients", gaps.max("client")),
-        ("_minimum", ", smallest of all clients", gaps.min("client")),
-        ("_standard_deviation", ", standard deviation over clients", gaps.std("client")),
-        ("_variance", ", variance over clients", gaps.var("client")),
-        ("_worst_10pct", ", mean of the worst 10% of clients", tail),
-    ]
+    Examples:
+        >>> import xarray as xr
+        >>> has_loss_gaps(xr.Dataset(coords={"algorithm": ["fedavg", "local_converged"]}))
+        False
+    """
+    methods = {method_of(str(name)) for name in np.atleast_1d(dataset["algorithm"].values)}
+    return "test_loss" in dataset and REFERENCE in methods and len(methods) > 1
 
 
 def _half(rounds: np.ndarray) -> int:

@@ -47,7 +47,7 @@ def describe(
 ) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
     """Returns the dimensions after seed and round, and the attributes, of variables by name."""
     about = {"units": units.get(metric.unit, metric.unit), "better": metric.better}
-    about |= {"heading": metric.heading or metric.name}
+    about |= {"heading": metric.heading or metric.name, "scale": metric.scale}
     of_clients = {
         f"{kind}_{metric.name}": f"{metric.description}, {kind} examples"
         for kind in ("test", "validation")

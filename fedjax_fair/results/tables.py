@@ -18,7 +18,13 @@ from fedjax_fair.results.datasets import (
     swept_settings,
 )
 from fedjax_fair.results.intervals import format_mean, format_number
-from fedjax_fair.results.loss_gaps import REFERENCE, REFERENCES, loss_gaps, share_worse_off
+from fedjax_fair.results.loss_gaps import (
+    REFERENCE,
+    REFERENCES,
+    has_loss_gaps,
+    loss_gaps,
+    share_worse_off,
+)
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.sensitive_groups import (
@@ -105,6 +111,11 @@ _LINES = {
 
 GROUP_FLOOR = "Noise floor: difference expected from finite groups if all had equal rates."
 
+_CELLS = (
+    "Clients: number with a difference. Smallest cell: least number of test examples of a rate, "
+    "and of one of these clients."
+)
+
 
 class Table(NamedTuple):
     """A table of text.
@@ -130,7 +141,7 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     models = by_model(dataset)
     methods = _add_worse_off(methods_table(*default_metrics(models)), dataset)
     methods = add_central(methods, models)
-    gaps_alone = [_loss_gap_table(models)] if _has_loss_gaps(models) else []
+    gaps_alone = [_loss_gap_table(models)] if has_loss_gaps(models) else []
     groups = [_groups_table(models)] if primary(models).group in models else []
     clients = [clients_table(models)] if has_client_names(models) else []
     unseen = unseen_tables(dataset)
@@ -206,10 +217,11 @@ def sensitive_group_tables(dataset: xr.Dataset) -> list[Table]:
 def _criterion_table(dataset: xr.Dataset, features: tuple[str, ...]) -> Table:
     """Shows differences of rates."""
     columns, has_clients = _criterion_columns(dataset, features)
-    rows = list(zip([*_names(dataset), "noise floor"], *columns.values(), strict=True))
+    names = [*_names(dataset), "noise floor", "clients", "smallest cell"]
+    rows = list(zip(names, *columns.values(), strict=True))
     lines = _LINES[(any(has_clients), all(has_clients))]
     groups = _SENSITIVE_GROUPS.format(when=when(dataset))
-    note = f"{groups} {lines} {GROUP_FLOOR} Test examples{_about_means(dataset)}."
+    note = f"{groups} {lines} {GROUP_FLOOR} {_CELLS} Test examples{_about_means(dataset)}."
     if (num_classes := dataset.sizes["label"]) > 2:
         note += f" Largest difference over the {num_classes} classes, each against all others; "
         note += "of equalized odds, over pairs of a label and a prediction."
@@ -272,7 +284,7 @@ def _outputs_table(dataset: xr.Dataset) -> Table:
 def _criterion_columns(
     dataset: xr.Dataset, features: tuple[str, ...]
 ) -> tuple[dict[str, list[str]], list[bool]]:
-    """Returns a cell per method, and one of the noise floor, by heading.
+    """Returns a cell per method, and those of noise floor, clients and smallest cell, by heading.
 
     The second result is whether any client has a difference, without which a cell has one line.
 
@@ -282,6 +294,7 @@ def _criterion_columns(
     """
     finals = final_metrics(dataset[[primary(dataset).mean, "sensitive_group_counts"]])
     measured = 100 * gaps(finals, features)
+    counts = feature_counts(finals, features).transpose("algorithm", "seed", "client", ...).values
     columns, has_clients = {}, []
     for criterion in group_fairness.CRITERIA:
         name = f"{criterion}_difference"
@@ -293,15 +306,33 @@ def _criterion_columns(
             f"{_largest(dataset, of_clients)}"
             for runs, of_clients in zip(pooled, clients, strict=True)
         ]
-        cells.append(_criterion_floor(finals, criterion, features))
+        cells.append(_criterion_floor(counts, criterion))
+        has_gap = ~np.isnan(clients).all(axis=(0, 1))
+        cells += [f"{has_gap.sum():,}", _smallest_cells(counts, criterion, has_gap)]
         lines = None if has_clients[-1] else 1
         columns[BY_NAME[name].heading] = ["\n".join(cell.split("\n")[:lines]) for cell in cells]
     return columns, has_clients
 
 
-def _criterion_floor(finals: xr.Dataset, criterion: str, features: tuple[str, ...]) -> str:
+def _smallest_cells(counts: np.ndarray, criterion: str, has_gap: np.ndarray) -> str:
+    """Returns the least positive number of people, pooled and of the clients with a difference.
+
+    Args:
+        counts: People ``[algorithm, seed, client, group, label, prediction]``.
+        criterion: Name of a criterion, whose rates are of groups, or of groups and labels.
+        has_gap: Which clients have a difference.
+    """
+    cells = counts.sum(axis=-1)
+    if criterion == "equal_opportunity" and cells.shape[-1] == 2:
+        cells = cells[..., 1:]
+    elif criterion not in ("equal_opportunity", "equalized_odds"):
+        cells = cells.sum(axis=-1)
+    sizes = (cells.sum(axis=2), cells[:, :, has_gap])
+    return "\n".join(f"{each[each > 0].min():,.0f}" for each in sizes if (each > 0).any())
+
+
+def _criterion_floor(counts: np.ndarray, criterion: str) -> str:
     """Returns the noise floors of pooled people and clients, mean over methods and seeds."""
-    counts = feature_counts(finals, features).transpose("algorithm", "seed", "client", ...).values
     pooled, clients, largest = [], [], []
     for run in counts.reshape(-1, *counts.shape[2:]):
         if np.isnan(run).any() or not run.sum():
@@ -344,12 +375,6 @@ def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
             note=f"{table.note} Worse than {name}: share of clients with {worse}{in_percent}.",
         )
     return table
-
-
-def _has_loss_gaps(dataset: xr.Dataset) -> bool:
-    """Returns whether there are losses of the reference and of other methods."""
-    methods = {method_of(str(name)) for name in dataset["algorithm"].values}
-    return "test_loss" in dataset and REFERENCE in methods and len(methods) > 1
 
 
 def _loss_gap_table(dataset: xr.Dataset) -> Table:

@@ -102,8 +102,8 @@ def validation(name: str) -> str:
     return f"validation_{name.removeprefix('test_')}"
 
 
-def better(results: xr.Dataset, name: str) -> Literal["higher", "lower"] | None:
-    """Returns which values of a variable are better, None if unknown or neither are."""
+def better(results: xr.Dataset, name: str) -> Literal["higher", "lower", "zero"] | None:
+    """Returns which values of a variable are better, None if unknown or none are."""
     known = metrics.BY_NAME.get(name)
     return results[name].attrs.get("better") or (known.better if known else None)
 

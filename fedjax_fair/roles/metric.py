@@ -112,7 +112,7 @@ class Metric(Tree):
         weighting: "uniform" over the population or "examples".
         function: Pure function from ``ClientMetrics`` to a scalar.
         is_of_model: Whether it depends on the model, so that personalized models have it too.
-        better: Which values are better; None if neither are.
+        better: Which values are better, "zero" for those closer to 0; None if none are.
         formula: Definition in symbols of `fedjax_fair.metrics.definitions.SYMBOLS`.
         range: Possible values, without unit.
         source: Where it is from.
@@ -127,7 +127,7 @@ class Metric(Tree):
     weighting: str
     function: Callable[[ClientMetrics], Float[Array, ""]]
     is_of_model: bool = True
-    better: Literal["higher", "lower"] | None = None
+    better: Literal["higher", "lower", "zero"] | None = None
     formula: str = ""
     range: str = ""
     source: str = ""
@@ -190,17 +190,22 @@ class ClientMetric(Tree):
         unit: Unit of the value, "1" if dimensionless, `LABEL_UNIT` for the unit of the label.
         function: Pure function from ``Predictions`` to ``[clients]``; NaN replaces values of
             clients without examples.
-        better: Which values are better.
+        better: Which values are better; "zero" for those closer to 0, such as of a bias, which
+            tables show last.
         heading: Short name in tables, by default the name.
         ranks_examples: Whether it compares outputs of different examples. Outputs of personalized
             models of different clients are then not pooled: values of pooled examples and of
             groups are means over clients, weighted by examples.
+        scale: "ratio" if values are at least 0 and their ratios have a meaning, else "interval".
+            Gini index, Jain's index, entropy and angle need a ratio scale
+            (`results.client_summaries`).
     """
 
     name: str
     description: str
     unit: str
     function: Callable[[Predictions], Float[Array, " clients"]]
-    better: Literal["higher", "lower"] = "higher"
+    better: Literal["higher", "lower", "zero"] = "higher"
     heading: str = ""
     ranks_examples: bool = False
+    scale: Literal["ratio", "interval"] = "interval"

@@ -31,7 +31,7 @@ def score_by_name(
     Raises:
         ValueError: If there is no such metric, or neither higher nor lower values are better.
     """
-    ranked = {metric.name: metric for metric in summaries if metric.better is not None}
+    ranked = {each.name: each for each in summaries if each.better in ("higher", "lower")}
     checks.one_of("best", name, tuple(ranked))
     sign = 1 if ranked[name].better == "higher" else -1
     return lambda evaluation: sign * evaluation.summaries[name]

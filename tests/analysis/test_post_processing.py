@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair.analysis import post_process, post_processing_table
@@ -121,6 +122,19 @@ def test_the_table_names_the_worst_client(trained):
     assert "sex, race" in table.note
 
 
+def test_each_seed_is_fitted_on_its_own_partition(trained):
+    data, fitted = trained
+    turned = data.map_parts(
+        lambda part: part._replace(offsets=part.offsets[::-1], sizes=part.sizes[::-1])
+    )
+    together = post_process(fitted, ff.data.stack([data, turned]), max_local_gap=0.05)
+    for run, own in enumerate((data, turned)):
+        alone = post_process(fitted, own, max_local_gap=0.05)
+        values = together.dataset.isel(seed=run)
+        xr.testing.assert_equal(values, alone.dataset.isel(seed=run))
+        np.testing.assert_array_equal(together.thresholds[run].high, alone.thresholds[run].high)
+
+
 def test_mistakes_in_the_data_are_explained(trained, as_users_call):
     data, fitted = trained
     without = data._replace(validation=None)
@@ -133,7 +147,7 @@ def test_mistakes_in_the_data_are_explained(trained, as_users_call):
         ),
         (three, "data with 3 classes: expected two"),
         (anonymous, "data has no sensitive features"),
-        (ff.data.stack([data, data]), "data with 2 partitions: expected one for all seeds"),
+        (ff.data.stack([data] * 3), "data with 3 partitions: expected one for each of 2 seeds"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             post_process(fitted, other)
@@ -142,3 +156,21 @@ def test_mistakes_in_the_data_are_explained(trained, as_users_call):
             post_process(fitted, data, features=features)
     with pytest.raises(ValueError, match="max_global_gap=-1"):
         post_process(fitted, data, max_global_gap=-1)
+
+
+def test_the_figure_has_the_gaps_of_test_examples(trained):
+    data, fitted = trained
+    found = post_process(fitted, data, max_local_gap=0.05, features=["sex"]).dataset
+    axes = ff.report.threshold_gaps(found).axes[0]
+    tested = 100 * found.sel(part="test").mean("seed")
+    for line, kind in zip(axes.lines, ("model", "thresholds"), strict=True):
+        own = tested.sel(predictions=kind)
+        expected = [own["global_gap"], *own["client_gap"]]
+        np.testing.assert_allclose(line.get_ydata(), expected)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["all people", *TOWNS]
+    (bound,) = axes.collections  # Of clients: there is no global bound.
+    heights = [segment[:, 1] for segment in bound.get_segments()]
+    np.testing.assert_allclose(heights, 5)
+    assert len(heights) == 3
+    floors = [tested["global_gap_floor"], *[tested["local_gap_mean_floor"]] * 3]
+    np.testing.assert_allclose([bar.get_height() for bar in axes.patches], floors)

@@ -40,7 +40,9 @@ def folders(tmp_path_factory):
 def test_the_command_prints_gaps_and_writes_thresholds(folders, tmp_path, capsys):
     file = tmp_path / "thresholds.csv"
     command = ["thresholds", str(folders["with"]), "--max-local-gap", "0.05", "-o", str(file)]
-    assert main(command) == 0
+    plot = tmp_path / "thresholds.png"
+    assert main([*command, "--plot", str(plot)]) == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert "Thresholds of clients and groups (people)" in printed
     assert "gaps of at most 5" in printed
@@ -62,6 +64,7 @@ def test_the_command_prints_gaps_and_writes_thresholds(folders, tmp_path, capsys
         ("with", ["--max-local-gap=-1"], "max_local_gap=-1.0: expected a number >= 0"),
         ("with", ["--max-local-gap=0", "--method=divfl"], "method='divfl'"),
         ("with", ["--max-local-gap=0", "--features=age"], "features=['age']: expected some of"),
+        ("with", ["--max-local-gap=0", "--plot=x.txt"], "plot='x.txt': expected a file name"),
         ("with", ["--max-local-gap=0", "--personalized"], "there are no personalized models"),
         ("without", ["--max-local-gap=0"], "data has no validation examples"),
     ],

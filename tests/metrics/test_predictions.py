@@ -211,6 +211,42 @@ def test_errors_of_a_regression():
         predictions.calibration_error().function(predicted)
 
 
+@pytest.mark.parametrize(
+    ("owners", "expected"),
+    [
+        ([0] * 8, {"mae": [0.6875], "rmse": [0.918559], "r2": [0.82], "bias": [0.3125]}),
+        (
+            [0] * 4 + [1] * 4,
+            {"rmse": [0.433013, 1.224745], "r2": [0.85, 0.7], "bias": [0.125, 0.5]},
+        ),
+        (
+            [0, 0, 1, 1] * 2,
+            {
+                "mae": [0.375, 1],
+                "rmse": [0.559017, 1.172604],
+                "r2": [0.736842, 0.627119],
+                "bias": [0.375, 0.25],
+            },
+        ),
+    ],
+    ids=["all", "clients", "groups"],
+)
+def test_errors_by_hand(owners, expected):
+    order, owners = np.argsort(owners, kind="stable"), np.sort(owners)
+    targets = np.float32([[1], [2], [3], [4], [2], [4], [6], [8]])[order]
+    outputs = np.float32([[1.5], [2], [2.5], [4.5], [3], [4], [5], [10]])[order]
+    metrics = {
+        "mae": predictions.mean_absolute_error(),
+        "rmse": predictions.root_mean_squared_error(),
+        "r2": predictions.r2(),
+        "bias": predictions.bias(),
+    }
+    model = models.as_regression(linear_model())
+    predicted = Predictions(model, outputs, targets, owners, owners.max() + 1)
+    for name, values in expected.items():
+        np.testing.assert_allclose(metrics[name].function(predicted), values, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8])
 def test_errors_of_classes_are_distances_of_their_indices(dtype):
     rng = np.random.default_rng(0)

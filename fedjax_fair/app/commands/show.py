@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -14,6 +14,7 @@ from typing_extensions import Doc
 from tyro.conf import Positional
 
 from fedjax_fair import results
+from fedjax_fair.app.commands.common import save_figure
 from fedjax_fair.app.commands.options import RunPath
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.run_record import recorded_values
@@ -37,7 +38,6 @@ from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr
-    from matplotlib.figure import Figure
 
 __all__ = ["Compare", "Show"]
 
@@ -195,7 +195,7 @@ class Compare:
         if self.plot is not None:
             from fedjax_fair.report import forest  # Imports matplotlib.
 
-            _save_figure(lambda: forest.differences(plotted), Path(self.plot))
+            save_figure(lambda: forest.differences(plotted), Path(self.plot))
 
     def _show_front(self, dataset: xr.Dataset) -> None:
         from fedjax_fair.analysis import front, front_table
@@ -209,7 +209,7 @@ class Compare:
         if self.plot is not None:
             from fedjax_fair.report import attained  # Imports matplotlib.
 
-            _save_figure(lambda: attained(points), Path(self.plot))
+            save_figure(lambda: attained(points), Path(self.plot))
 
 
 @contextmanager
@@ -275,20 +275,6 @@ def _by_name(settings: dict[str, Any]) -> dict[str, Any]:
         for name, value in values.items()
         if section != "defaults" and value is not None
     }
-
-
-def _save_figure(draw: Callable[[], Figure], path: Path) -> None:
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    formats = FigureCanvasBase.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in formats:
-        raise ValueError(
-            f"plot={str(path)!r}: expected a file name that ends with .{', .'.join(formats)}."
-        )
-    try:
-        draw().savefig(path, dpi=150)
-    except OSError as error:
-        raise ValueError(f"plot={str(path)!r}: {error.strerror or error}.") from None
 
 
 def _runs_in(path: Path) -> list[Path]:

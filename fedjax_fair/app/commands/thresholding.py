@@ -16,6 +16,7 @@ from fedjax_fair.analysis.post_processing import (
     post_processing_table,
 )
 from fedjax_fair.app.build import load_data, load_model
+from fedjax_fair.app.commands.common import save_figure
 from fedjax_fair.app.commands.options import RunPath
 from fedjax_fair.app.experiment_data import split_clients
 from fedjax_fair.app.run_folder import RunFolder
@@ -61,6 +62,9 @@ class FitThresholds:
     ] = None
     """File for a table of the thresholds, such as thresholds.csv."""
 
+    plot: Annotated[str | None, tyro.conf.arg(metavar="FILE"), default_hint("no plot")] = None
+    """File for a plot of the gaps before and after, such as plot.png, .svg or .pdf."""
+
     def __call__(self) -> None:
         if self.max_global_gap is None and self.max_local_gap is None:
             raise ValueError(
@@ -88,6 +92,10 @@ class FitThresholds:
             features = [each for each in data.sensitive_names or () if each.name in chosen]
             write_text(Path(self.output), _table(found, group_names(features)))
             print(f"Thresholds: {escape_control_chars(self.output)}")
+        if self.plot is not None:
+            from fedjax_fair.report import threshold_gaps  # Imports matplotlib.
+
+            save_figure(lambda: threshold_gaps(found.dataset), Path(self.plot))
 
 
 def _table(found: PostProcessed, groups: list[str]) -> str:

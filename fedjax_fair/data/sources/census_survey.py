@@ -19,16 +19,17 @@ from fedjax_fair.utils import checks
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["acs"]
+__all__ = ["STATE", "TASKS", "acs", "survey_rows"]
 
-_STATE = "ST"
-_TASKS = {
+STATE = "ST"
+TASKS = {
     "income": "ACSIncome",
     "employment": "ACSEmployment",
     "public_coverage": "ACSPublicCoverage",
     "mobility": "ACSMobility",
     "travel_time": "ACSTravelTime",
 }
+"""Problems of folktables by task."""
 _NUMERIC = {"AGEP", "WKHP", "PINCP", "JWMNP", "POVPIP"}
 """Columns that are no codes of categories."""
 
@@ -37,7 +38,7 @@ def acs(
     frame: pd.DataFrame,
     task: Literal["income", "employment", "public_coverage", "mobility", "travel_time"] = "income",
     *,
-    client: str | Partitioner = _STATE,
+    client: str | Partitioner = STATE,
     sensitive_features: Sequence[str] = ("SEX", "RAC1P"),
     encoding: Literal["one_hot", "codes"] = "one_hot",
     test: float = 0.2,
@@ -74,44 +75,65 @@ def acs(
         Ding, Hardt, Miller, Schmidt, *Retiring Adult: New Datasets for Fair Machine Learning*,
         2021, https://arxiv.org/abs/2108.04884
     """
-    checks.one_of("task", task, tuple(_TASKS))
+    checks.one_of("task", task, tuple(TASKS))
     checks.unit_interval("test", test)
     checks.unit_interval("validation_fraction", validation_fraction)
     checks.non_negative_int("seed", seed)
-    checks.installed("data.acs", "folktables", "acs")
-    import pandas as pd
-
-    problem = getattr(import_module("folktables"), _TASKS[task])
-    needed = dict.fromkeys([*problem.features, problem.target, *sensitive_features, _STATE])
-    if missing := [name for name in needed if name not in frame.columns]:
-        raise ValueError(
-            f"frame lacks {', '.join(missing)}: expected the columns of the survey of 2018 or "
-            "before; RELP is RELSHIPP from 2019, and ST is STATE in 2023, so rename these."
-        )
-    parts = []
-    for state, rows in frame.groupby(_STATE):
-        try:
-            features, target, _ = problem.df_to_pandas(rows)
-        except KeyError as error:
-            raise ValueError(f"frame lacks {error}, by which rows of {task} are chosen.") from None
-        # The function resets the index, and drops the state unless it is a feature.
-        part = features.assign(**{problem.target: target[problem.target].to_numpy(bool)})
-        parts.append(part.assign(**{_STATE: str(state).split(".")[0].zfill(2)}))
-    table = pd.concat(parts, ignore_index=True)
-    if table.empty:
-        raise ValueError(f"frame has no rows for {task=}: expected some; look at its states.")
-    codes = [name for name in problem.features if name not in _NUMERIC | {_STATE}]
-    table = table.astype(dict.fromkeys(codes, np.int64))
+    table, codes = survey_rows(frame, task, sensitive_features)
     return from_table(
         table,
-        label=problem.target,
+        label=str(table.columns[-2]),
         client=client,
         sensitive_features=sensitive_features,
         categorical=codes,
-        exclude=() if client == _STATE else (_STATE,),
+        exclude=() if client == STATE else (STATE,),
         encoding=encoding,
         test=test,
         validation_fraction=validation_fraction,
         seed=seed,
         name=f"acs_{task}",
     )
+
+
+def survey_rows(
+    frame: pd.DataFrame, task: str, sensitive_features: Sequence[str] = ("SEX", "RAC1P")
+) -> tuple[pd.DataFrame, list[str]]:
+    """Selects the rows of a task, with its features, its label and the state as last columns.
+
+    Args:
+        frame: As for `acs`.
+        task: A task.
+        sensitive_features: Columns that are needed.
+
+    Returns:
+        The rows, and the columns that are codes of categories.
+
+    Raises:
+        ImportError: If folktables is not installed.
+        ValueError: As for `acs`.
+    """
+    checks.installed("data.acs", "folktables", "acs")
+    import pandas as pd
+
+    problem = getattr(import_module("folktables"), TASKS[task])
+    needed = dict.fromkeys([*problem.features, problem.target, *sensitive_features, STATE])
+    if missing := [name for name in needed if name not in frame.columns]:
+        raise ValueError(
+            f"frame lacks {', '.join(missing)}: expected the columns of the survey of 2018 or "
+            "before; RELP is RELSHIPP from 2019, and ST is STATE in 2023, so rename these."
+        )
+    parts = []
+    for state, rows in frame.groupby(STATE):
+        try:
+            features, target, _ = problem.df_to_pandas(rows)
+        except KeyError as error:
+            raise ValueError(f"frame lacks {error}, by which rows of {task} are chosen.") from None
+        # The function resets the index, and drops the state unless it is a feature.
+        part = features.drop(columns=STATE, errors="ignore")
+        part = part.assign(**{problem.target: target[problem.target].to_numpy(bool)})
+        parts.append(part.assign(**{STATE: str(state).split(".")[0].zfill(2)}))
+    table = pd.concat(parts, ignore_index=True)
+    if table.empty:
+        raise ValueError(f"frame has no rows for {task=}: expected some; look at its states.")
+    codes = [name for name in problem.features if name not in _NUMERIC | {STATE}]
+    return table.astype(dict.fromkeys(codes, np.int64)), codes

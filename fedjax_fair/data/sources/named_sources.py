@@ -123,6 +123,7 @@ SOURCES: dict[str, Source] = {
     "compas": table_source("compas", num_clients=5),
     "census_income": table_source("census_income", num_clients=20),
     "mpls_stops": table_source("mpls_stops", num_clients=20),
+    **{name: table_source(name, num_clients=50) for name in TABLES if name.startswith("acs_")},
     "shakespeare": Source(
         read_shakespeare,
         find_shakespeare,

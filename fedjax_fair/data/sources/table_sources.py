@@ -1,12 +1,14 @@
-"""Tables with sensitive features: Adult, COMPAS, Census-Income and police stops in Minneapolis.
+"""Tables with sensitive features: Adult, COMPAS, Census-Income, police stops, and tasks of ACS.
 
-They are read from prepared CSV files, Adult and COMPAS also from those of their publishers.
+They are read from prepared CSV files, Adult, COMPAS and the American Community Survey (ACS) also
+from those of their publishers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +17,7 @@ import numpy as np
 from fedjax_fair.data.conversion import DamagedError, one_line
 from fedjax_fair.data.federated_tables import table_columns
 from fedjax_fair.data.partitions.partition import by_column
+from fedjax_fair.data.sources.census_survey import STATE, survey_rows
 from fedjax_fair.data.sources.source import (
     DataDir,
     Examples,
@@ -49,7 +52,8 @@ class TableSet(NamedTuple):
         client: Column whose values are the natural clients.
         sensitive_features: Columns of sensitive features, which are also features.
         exclude: Columns that are not features.
-        originals: Names of the publisher's files, the one of test rows last if there is one.
+        originals: Names of the publisher's files, the one of test rows last if there is one; or
+            a pattern of names, of which there is any number.
         read_original: Reads the training and the test rows of these files.
         prepare: Changes the rows of a file before they are encoded.
         split: Column with the publisher's split, ``"train"`` or ``"test"``, or None.
@@ -121,6 +125,26 @@ def _prepare_stops(rows: Frame) -> Frame:
     return rows.drop(columns="date").assign(hour=hour).fillna(unknown)
 
 
+def _read_survey(task: str, paths: list[Path]) -> list[Frame]:
+    """Reads the person records of states, ``psam_p06.csv`` of California and so on."""
+    import pandas as pd
+
+    files = [pd.read_csv(path, low_memory=False) for path in paths]
+    rows, codes = survey_rows(pd.concat(files, ignore_index=True), task)
+    return [rows.astype(dict.fromkeys(codes, str))]
+
+
+def _survey(task: str, label: str) -> TableSet:
+    return TableSet(
+        label,
+        STATE,
+        ("SEX", "RAC1P"),
+        exclude=(STATE,),
+        originals=("psam_p*.csv",),
+        read_original=partial(_read_survey, task),
+    )
+
+
 TABLES: dict[str, TableSet] = {
     "adult": TableSet(
         "salary",
@@ -147,6 +171,11 @@ TABLES: dict[str, TableSet] = {
         exclude=("vehiclesearch", "citationissued", "mdc", "prerace"),
         prepare=_prepare_stops,
     ),
+    "acs_income": _survey("income", "PINCP"),
+    "acs_employment": _survey("employment", "ESR"),
+    "acs_public_coverage": _survey("public_coverage", "PUBCOV"),
+    "acs_mobility": _survey("mobility", "MIG"),
+    "acs_travel_time": _survey("travel_time", "JWMNP"),
 }
 """Tables by name. ``compas`` has no natural clients; its only other categories are ages."""
 
@@ -192,6 +221,10 @@ def find_table(name: str, data_dir: DataDir = None) -> TableFiles:
             if (path := folder / f"{name}{suffix}").is_file():
                 return TableFiles(name, (path,), is_prepared=True)
     for folder in folders:
+        if any("*" in file for file in originals):
+            if paths := sorted(folder.glob(originals[0])):
+                return TableFiles(name, tuple(paths), is_prepared=False)
+            continue
         paths = [existing(folder, file) for file in originals]
         if any(paths):
             missing = [file for file, path in zip(originals, paths, strict=True) if path is None]

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 
 from fedjax_fair import data
+from fedjax_fair.app.cli import main
+from fedjax_fair.data.conversion import DamagedError
 
 COLUMNS = ("COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "RAC1P", "PWGTP")
 
@@ -41,6 +43,49 @@ def test_states_are_clients_of_the_chosen_rows():
     assert "SEX=1" in names
     assert "AGEP" in names
     assert not any(name.startswith("ST") for name in names)
+
+
+def write_states(folder):
+    """Writes 25 copies of each row into a file of each state."""
+    rows = pd.concat([make_rows()] * 25)
+    for state, own in rows.groupby("ST"):
+        own.to_csv(folder / f"psam_p{state:02}.csv", index=False)
+    return rows
+
+
+def test_files_of_states_are_a_data_set(tmp_path):
+    pytest.importorskip("folktables")
+    rows = write_states(tmp_path)
+    found = data.load("acs_income", data_dir=tmp_path)
+    made = data.acs(rows, test=0.0)
+    assert found.client_names == made.client_names == ("01", "02")
+    assert found.num_classes == 2
+    assert sorted(found.encoding.feature_names) == sorted(made.encoding.feature_names)
+    both = np.concatenate([found.train.labels, found.test.labels])
+    assert (len(both), both.sum()) == (len(made.train.labels), made.train.labels.sum()) == (100, 50)
+    assert found.sensitive_names == made.sensitive_names
+    biased = data.biased(2, ["SEX"], "prevalence")
+    assert data.load("acs_income", biased, data_dir=tmp_path).num_clients == 2
+    (tmp_path / "psam_p01.csv").write_text("AGEP\n1\n")
+    (tmp_path / "psam_p02.csv").unlink()
+    with pytest.raises(DamagedError, match=r"psam_p01.csv: expected the table acs_income \(f"):
+        data.load("acs_income", data_dir=tmp_path)
+
+
+@pytest.mark.integration
+def test_a_command_trains_with_the_files_of_states(tmp_path, capsys):
+    pytest.importorskip("folktables")
+    write_states(tmp_path)
+    command = ["run", "--data.name=acs_income", f"--data.dir={tmp_path}", "--methods", "fedavg"]
+    command += [
+        "--training.rounds=1",
+        "--training.seeds",
+        "0",
+        "1",
+        f"--output={tmp_path / 'runs'}",
+    ]
+    assert main([*command, "--quiet"]) == 0
+    assert "Group fairness by SEX x RAC1P (acs_income)" in capsys.readouterr().out
 
 
 def test_other_tasks_have_their_rows_and_labels():
