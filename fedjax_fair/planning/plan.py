@@ -24,6 +24,7 @@ from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import num_run_groups, shapes_on, shard_data, split_runs
 from fedjax_fair.planning.machines import Machine, devices_of
 from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round_state import RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.jitted import make_functions
@@ -125,7 +126,8 @@ def plan(
     if stacked.first.is_personalized:
         evaluated = ((state, cohort), run_shapes[1]), stacked.shared
     else:
-        evaluated = ((state.of_model, cohort), model_shapes), model.shared
+        seen = RoundState.of_model(state.variables, state.participation)
+        evaluated = ((seen, cohort), model_shapes), model.shared
     init = compile_ahead(machine, functions.init, *init_arguments)
     steps = compile_ahead(machine, functions.step, *step_arguments, chunk)
     evaluation = compile_ahead(machine, functions.evaluate, *evaluated, data_shapes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -70,10 +70,11 @@ class RoundState(NamedTuple):
     clients: client_state.Store | tuple[()] = ()
     schedule: PyTree = ()
 
-    @property
-    def of_model(self) -> RoundState:
-        """What the evaluation of the global model reads."""
-        return RoundState((), (), self.variables, (), (), self.participation)
+    @classmethod
+    def of_model(cls, variables: Variables, participation: Any) -> RoundState:
+        """Makes the part of a state that the evaluation of a global model reads."""
+        nothing: Any = ()
+        return cls(nothing, nothing, variables, nothing, nothing, participation)
 
     @property
     def models_in_flight(self) -> PyTree:

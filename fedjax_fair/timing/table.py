@@ -233,7 +233,7 @@ def _rows_of_clients(argument: str, rows: ArrayLike, num_clients: int, num_rows:
     return array.astype(np.int64)
 
 
-def _of_one_partition(argument: str, values: ArrayLike) -> np.ndarray:
+def _of_one_partition(argument: str, values: ArrayLike | None) -> np.ndarray:
     """Returns the values of clients, of which the partitions of ``data.stack`` have equal rows."""
     array = np.asarray(values)
     if array.ndim < 2:

@@ -43,8 +43,7 @@ def make_central_evaluation(
         if not method.first.has_global_model:
             return {metric.name: np.full(num_runs, np.nan) for metric in metrics}
         never = np.zeros((num_runs, 1), np.int32)
-        state = RoundState((), (), variables, (), (), participation=never)
-        runs = (state, never[:, :0]), model.per_run
+        runs = (RoundState.of_model(variables, never), never[:, :0]), model.per_run
         _, clients = jax.device_get(evaluate(runs, model.shared, placed))
         values = {metric.name: metric.function(clients) for metric in metrics}
         return jax.device_get(values)

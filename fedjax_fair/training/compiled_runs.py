@@ -255,8 +255,9 @@ class CompiledRuns:
     def _evaluate_arguments(self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
         per_run, shared = self._evaluated
         cohorts = pad_to_multiple(cohort, self._batch.multiple)
-        evaluated = state if self._is_personalized else state.of_model
-        return ((evaluated, cohorts), per_run), shared, self._batch.data
+        if not self._is_personalized:
+            state = RoundState.of_model(state.variables, state.participation)
+        return ((state, cohorts), per_run), shared, self._batch.data
 
 
 _LARGE_LABEL = 100

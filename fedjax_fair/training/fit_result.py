@@ -225,7 +225,7 @@ class FitResult(NamedTuple):
         check_outputs(self.model, self.variables, data)
         model = stack_trees([self.model])
         never = np.zeros((len(seeds), data.num_clients), np.int32)
-        state = RoundState((), (), self.variables, (), (), participation=never)
+        state = RoundState.of_model(self.variables, never)
         evaluate = make_evaluation(model, train_loss=False)
         unnamed = on_device(data.without_names())
         values, clients = jax.device_get(
