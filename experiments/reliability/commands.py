@@ -26,7 +26,7 @@ import numpy as np
 import xarray as xr
 
 from fedjax_fair import data, report, results
-from fedjax_fair.app import cli, experiment, maximize
+from fedjax_fair.app import cli, experiment
 from fedjax_fair.report import maximization_page
 from fedjax_fair.training import checkpoints
 
@@ -176,7 +176,7 @@ def _be_the_command(
 def _draw_nothing() -> None:
     """Omits figures and pages, which take most of the time."""
     experiment.draw = lambda dataset, folder: None
-    maximize.figures = lambda compared: {}
+    maximization_page.figures = lambda compared: {}
     report.page = maximization_page.page = lambda *given: ""
 
 

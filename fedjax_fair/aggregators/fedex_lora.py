@@ -46,9 +46,9 @@ class FedEx(AdapterAggregator):
     def aggregate(self, state, cohort, results, context):
         weights = self.compute_weights(state, cohort, context)
         found = moments(weights, cohort, results, context)
-        # It is in `Variables.state`, and `Model.bind_state` puts it into the model that clients see.
-        # As arrays that clients do not change, such as personal ones, it would be copied for each
-        # client, stored with each personalized model, and counted in privacy and secure sums.
+        # It is in `Variables.state`, and `Model.bind_state` puts it into the clients' models. As
+        # arrays that clients do not change, like personal ones, it would be copied for each client,
+        # stored with each personalized model, and counted in privacy and secure sums.
         residual = {path: one.covariance for path, one in found.items()}
         num_bytes = 0
         for one in found.values():
