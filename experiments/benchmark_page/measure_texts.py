@@ -18,6 +18,8 @@ ABOUT = {
         "clients with lower accuracy than with own training until convergence"
     ),
     "worse_than_fine_tuned": "clients with lower accuracy than with the fine-tuned model of fedavg",
+    "loss_gap_maximum": "largest loss of a client less its loss with local_converged",
+    "loss_gap_standard_deviation": "over clients, of losses less those with local_converged",
     "unseen_accuracy": "global model on clients that never trained",
     "unseen_worst_10pct": "global model on clients that never trained",
     "adapted_accuracy": "after local steps on the unseen client",
@@ -38,7 +40,7 @@ ABOUT = {
 
 def missing(measure: str) -> str:
     """Returns the reason of a missing value."""
-    if measure.startswith("worse_than_"):
+    if measure.startswith(("worse_than_", "loss_gap_")):
         return "the reference was not run"
     if measure in GROUPS["unseen clients"]:
         return "the federation has no unseen clients, or the method has no such model"

@@ -58,6 +58,8 @@ MEASURES = {
     "loss": Measure("loss", "nats", 1.0, 3),
     "worse_than_local_converged": Measure("worse than local_converged", "% of clients", 100.0, 1),
     "worse_than_fine_tuned": Measure("worse than fine_tuned", "% of clients", 100.0, 1),
+    "loss_gap_maximum": Measure("largest loss gap", "nats", 1.0, 3),
+    "loss_gap_standard_deviation": Measure("SD of loss gaps", "nats", 1.0, 3),
     "unseen_accuracy": _percent("unseen clients"),
     "unseen_worst_10pct": _percent("unseen worst 10%"),
     "adapted_accuracy": _percent("adapted"),
@@ -77,10 +79,10 @@ MEASURES = {
 
 _NAMES = list(MEASURES)
 GROUPS = {
-    "accuracy and fairness": tuple(_NAMES[:9]),
-    "unseen clients": tuple(_NAMES[9:13]),
-    "group fairness": tuple(_NAMES[13:17]),
-    "cost": tuple(_NAMES[17:]),
+    "accuracy and fairness": tuple(_NAMES[:11]),
+    "unseen clients": tuple(_NAMES[11:15]),
+    "group fairness": tuple(_NAMES[15:19]),
+    "cost": tuple(_NAMES[19:]),
 }
 """Measures that are shown together."""
 

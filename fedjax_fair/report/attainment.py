@@ -64,9 +64,9 @@ def attained(points: xr.Dataset) -> Figure:
         own = points.isel(algorithm=np.flatnonzero(is_shown))
         place = [factor[key] * own[key].mean("seed").values for key in ("unfairness", "accuracy")]
         axes.scatter(*place, s=22, facecolors=fill, edgecolors=color, label=label)
-        for *at, name in zip(*place, own["algorithm"].values, strict=True) if is_named else ():
+        for x, y, name in zip(*place, own["algorithm"].values, strict=True) if is_named else ():
             text = drawing.escape_mathtext(name)
-            axes.annotate(text, at, (4, 3), textcoords="offset points", size=7)
+            axes.annotate(text, (x, y), (4, 3), textcoords="offset points", size=7)
     for key, set_label in (("unfairness", axes.set_xlabel), ("accuracy", axes.set_ylabel)):
         unit = ", %" if factor[key] == 100 else ""
         set_label(f"{points[key].attrs['metric']}{unit}")

@@ -56,8 +56,10 @@ def threshold_gaps(results: xr.Dataset) -> Figure:
         bound = results.attrs[f"max_{kind}_gap"]
         if np.isfinite(bound):
             low, high = (end[chosen] for end in ends)
-            look = {"color": "0.2", "linestyle": "--", "label": f"{kind} bound"}
-            axes.hlines(np.full(len(low), 100 * bound), low, high, **look)
+            axes.hlines(
+                np.full(len(low), 100 * bound), low, high,
+                color="0.2", linestyle="--", label=f"{kind} bound",
+            )  # fmt: skip
     names = [drawing.escape_mathtext(name) for name in results["client"].values]
     axes.set_xticks(at, ["all people", *names])
     drawing.style_axes(axes)
