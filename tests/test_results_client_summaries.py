@@ -1,5 +1,6 @@
 """Summaries over clients of any variable of results."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -100,7 +101,7 @@ def test_comparisons_and_fronts_take_summaries_by_name(runs):
     difference = (spread.sel(algorithm="fast") - spread.sel(algorithm="slow")).mean()
     assert compared["difference"].item() == pytest.approx(difference.item(), rel=1e-5)
     assert (compared.attrs["better"], compared.attrs["units"]) == ("lower", "unit of the label")
-    gini = ff.metrics.fairness.gini(last.isel(algorithm=1, seed=0).values)
+    gini = ff.metrics.fairness.gini(jnp.asarray(last.isel(algorithm=1, seed=0).values))
     points = front(runs, unfairness="test_mean_absolute_error_gini")
     assert points["unfairness"][1, 0].item() == pytest.approx(float(gini), rel=1e-5)
     with pytest.raises(ValueError, match=r"^metric='test_bias_gini'"):

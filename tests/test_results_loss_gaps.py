@@ -62,6 +62,12 @@ def test_a_reference_has_converged_if_it_changes_gaps_by_less_than_a_tenth(error
     assert "Between rounds 50 and 100" in note
 
 
+def test_the_run_that_changes_most_decides_whether_a_reference_has_converged():
+    losses = [[[1, 1], [1, 1], [0.5, 1.16]]] * 2
+    best = [[[5, 5], [0, 2 * error], [0, 0]] for error in (0.001, 0.2)]
+    assert "has not converged" in loss_gaps(make_results(losses, best)).attrs["note"]
+
+
 def test_an_error_that_clients_have_in_common_changes_no_spread():
     first, second = (
         loss_gaps(make_results([[LOSSES]], [[best]], rounds=[8]))

@@ -136,7 +136,7 @@ def _by_reason(names: list[str]) -> list[str]:
 
 def _reason(measure: str) -> str:
     """Returns why a value of a measure is missing."""
-    if measure.startswith("worse_than_"):
+    if measure.startswith(("worse_than_", "loss_gap_")):
         return "the reference was not run"
     if measure in GROUPS["unseen clients"]:
         return "the federation has no unseen clients, or the method has no such model"

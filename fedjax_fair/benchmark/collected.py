@@ -26,7 +26,7 @@ BASELINES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
 """Methods that show what is possible without federated training, or without fairness."""
 
 _UNIT = ["federation", "method"]
-_BY_UNIT = ("runs", "clients", "settings", "curves", "pool_errors", "cells")
+_BY_UNIT = ("runs", "clients", "losses", "settings", "curves", "pool_errors", "cells")
 """Tables with rows of each unit."""
 
 
@@ -39,6 +39,7 @@ class Collected(NamedTuple):
         failures: Federated dataset, method and reason of each unit without results.
         runs: Table of `measures.table`.
         clients: Table of `measures.clients`.
+        losses: The same of losses, without rows of methods of earlier reports.
         settings: A row per federated dataset, method, criterion and block, with the settings, the
             round of the model that counts, how often the ranges moved, and the settings of which
             many blocks chose a limit in the end.
@@ -55,6 +56,7 @@ class Collected(NamedTuple):
     failures: list[list[str]]
     runs: pd.DataFrame
     clients: pd.DataFrame
+    losses: pd.DataFrame
     settings: pd.DataFrame
     curves: pd.DataFrame
     pool_errors: pd.DataFrame
@@ -76,7 +78,7 @@ class Collected(NamedTuple):
         """``runs`` with the measures that compare them with other methods."""
         import pandas as pd
 
-        parts = [self.runs, measures.relative(self.runs, self.clients)]
+        parts = [self.runs, measures.relative(self.runs, self.clients, self.losses)]
         return pd.concat(parts, ignore_index=True)
 
     @property
@@ -111,6 +113,7 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
         failures=[list(failure) for failure in runner.failed_units(folder)],
         runs=measures.table(found),
         clients=measures.clients(found),
+        losses=measures.clients(found, losses=True),
         settings=pd.DataFrame(_settings(found)),
         curves=measures.curves(found),
         pool_errors=pool_errors(found),

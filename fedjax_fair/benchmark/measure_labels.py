@@ -74,6 +74,14 @@ MEASURES = {
         "worse than fine_tuned", "% of clients", 100.0, 1,
         "clients with lower accuracy than with the fine-tuned model of fedavg",
     ),
+    "loss_gap_maximum": Measure(
+        "largest loss gap", "nats", 1.0, 3,
+        "largest loss of a client less its loss with local_converged",
+    ),
+    "loss_gap_standard_deviation": Measure(
+        "SD of loss gaps", "nats", 1.0, 3,
+        "over clients, of losses less those with local_converged",
+    ),
     "unseen_accuracy": _percent("unseen clients", _UNSEEN),
     "unseen_worst_10pct": _percent("unseen worst 10%", _UNSEEN),
     "adapted_accuracy": _percent("adapted", _ADAPTED),
@@ -102,10 +110,10 @@ MEASURES = {
 
 _NAMES = list(MEASURES)
 GROUPS = {
-    "accuracy and fairness": tuple(_NAMES[:9]),
-    "unseen clients": tuple(_NAMES[9:13]),
-    "group fairness": tuple(_NAMES[13:17]),
-    "cost": tuple(_NAMES[17:]),
+    "accuracy and fairness": tuple(_NAMES[:11]),
+    "unseen clients": tuple(_NAMES[11:15]),
+    "group fairness": tuple(_NAMES[15:19]),
+    "cost": tuple(_NAMES[19:]),
 }
 """Measures that are shown together."""
 

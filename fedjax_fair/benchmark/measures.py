@@ -198,8 +198,12 @@ def table(found: list[Final]) -> pd.DataFrame:
     return table[columns]
 
 
-def clients(found: list[Final]) -> pd.DataFrame:
+def clients(found: list[Final], *, losses: bool = False) -> pd.DataFrame:
     """Returns test accuracies, or errors, of clients, with settings selected by ``"mean"``.
+
+    Args:
+        found: Final runs.
+        losses: Whether to return test losses instead.
 
     Returns:
         Columns ``federation``, ``method`` and ``seed``, and ``"0"``, ``"1"``, ... for the clients;
@@ -210,9 +214,10 @@ def clients(found: list[Final]) -> pd.DataFrame:
     parts = []
     for final in found:
         if final.criterion == _PRIMARY and final.last is not None:
-            accuracy = final.last[final.quantity.client].transpose("seed", "client")
-            names = pd.Index([str(client) for client in range(accuracy.sizes["client"])])
-            own = pd.DataFrame(accuracy.values, columns=names)
+            name = "test_loss" if losses else final.quantity.client
+            values = final.last[name].transpose("seed", "client")
+            names = pd.Index([str(client) for client in range(values.sizes["client"])])
+            own = pd.DataFrame(values.values, columns=names)
             own.insert(0, "seed", final.last["seed"].values)
             own.insert(0, "method", final.method)
             own.insert(0, "federation", final.federation)
@@ -220,15 +225,17 @@ def clients(found: list[Final]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def relative(runs: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
+def relative(runs: pd.DataFrame, clients: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
     """Returns the measures that compare runs with other methods, with settings of ``"mean"``.
 
-    They are the shares of clients worse off than with `REFERENCES`, and the operations relative to
-    those of FedAvg, on datasets that have these methods.
+    They are the shares of clients worse off than with `REFERENCES`, the largest value and the
+    standard deviation of loss gaps to ``local_converged``, and the operations relative to those of
+    FedAvg, on datasets that have these methods.
 
     Args:
         runs: Table of `table`.
         clients: Table of `clients`.
+        losses: The same of losses; without rows of methods whose losses are not known.
 
     Returns:
         Further rows of ``runs``.
@@ -242,23 +249,40 @@ def relative(runs: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
     ratio = counted["value"] / counted["federation"].map(of_fedavg)
     parts = [counted.assign(measure="relative_compute", value=ratio)]
     described = counted.drop(columns=["measure", "value"])
-    accuracy: Any = clients.set_index(keys)
-    methods = accuracy.index.get_level_values("method")
-    for reference in (name for name in REFERENCES if name in methods):
-        served, others = accuracy.xs(reference, level="method"), accuracy[methods != reference]
-        places = others.index.droplevel("method")
-        is_known = places.isin(served.index)
-        others, same = others[is_known], served.loc[places[is_known]]
+
+    def add(name: str, values: Any) -> None:
+        rows = values.rename("value").reset_index()
+        parts.append(described.merge(rows, on=keys).assign(measure=name))
+
+    for reference in REFERENCES:
+        others, same = _pairs(clients, reference)
+        if not len(others):
+            continue
         measured = others.notna().to_numpy()
         federations = others.index.get_level_values("federation")
         signs = np.array([[sign(quantity_of(name))] for name in federations])
         worse = (signs * others.to_numpy() < signs * same.to_numpy()) & measured
-        shares = pd.DataFrame(
-            {"value": worse.sum(axis=1) / measured.sum(axis=1)}, index=others.index
-        ).reset_index()
-        parts.append(described.merge(shares, on=keys).assign(measure=f"worse_than_{reference}"))
+        shares = worse.sum(axis=1) / measured.sum(axis=1)
+        add(f"worse_than_{reference}", pd.Series(shares, others.index))
+    others, same = _pairs(losses, REFERENCES[0])
+    gaps = others.astype("float64") - same.to_numpy("float64")
+    for name, values in (
+        ("loss_gap_maximum", gaps.max(axis=1)),
+        ("loss_gap_standard_deviation", gaps.std(axis=1, ddof=0)),
+    ):
+        add(name, values.map(lambda value: float(f"{value:.{DIGITS}g}")))
     found: Any = pd.concat(parts, ignore_index=True)
     return found.dropna(subset="value")[list(whole.columns)]
+
+
+def _pairs(clients: pd.DataFrame, reference: str) -> tuple[Any, Any]:
+    """Returns the values of clients by method, and of a reference for the same clients."""
+    values: Any = clients.set_index(["federation", "method", "seed"])
+    methods = values.index.get_level_values("method")
+    served, others = values[methods == reference].droplevel("method"), values[methods != reference]
+    places = others.index.droplevel("method")
+    is_known = places.isin(served.index)
+    return others[is_known], served.loc[places[is_known]]
 
 
 def _measures(final: Final) -> dict[str, np.ndarray]:

@@ -26,6 +26,7 @@ _CLIENT = ("federation", "method", "seed")
 _COLUMNS = {
     "runs": (*_RUN, "operations"),
     "clients": (*_CLIENT, "0"),
+    "losses": (*_CLIENT, "0"),
     "settings": (
         "federation", "method", "criterion", "seed", "settings", "round", "window", "at_limit",
     ),
@@ -42,11 +43,11 @@ _COLUMNS = {
     ),
 }  # fmt: skip
 """Columns that each file has."""
-_NUMERIC = {"runs": _RUN, "clients": _CLIENT}
+_NUMERIC = {"runs": _RUN, "clients": _CLIENT, "losses": _CLIENT}
 """Tables whose columns are numbers, except for these."""
 _DIGESTS = ("protocol", "data_digest", "test_digest", "partition_digest")
 _TEXTS = ("summary", "paper", "link", "command", "file", "settings", "at_limit")
-_DIGITS = {"clients": 9, "cells": 9}
+_DIGITS = {"clients": 9, "losses": 9, "cells": 9}
 """Digits with which values of float32 are exact; ties of clients and settings stay ties."""
 _DESCRIPTION = "benchmark.json"
 
@@ -95,9 +96,12 @@ def read(folder: Path, track: str) -> Collected:
                 f"published={str(folder)!r}: expected results of the {name} {expected!r}, got "
                 f"{described[name]!r}."
             )
-    tables = {name: _read_table(folder / f"{name}.csv", name) for name in _COLUMNS}
+    names = [name for name in _COLUMNS if name != "losses" or name in described["digests"]]
+    tables = {name: _read_table(folder / f"{name}.csv", name) for name in names}
+    # The first reports of this version have no losses of clients.
+    tables.setdefault("losses", tables["clients"].iloc[:0])
     _check_rows(folder, tables)
-    for name in _COLUMNS:
+    for name in names:
         content = (folder / f"{name}.csv").read_bytes()
         if hashlib.sha256(content).hexdigest() != described["digests"].get(name):
             raise ValueError(
@@ -155,7 +159,7 @@ def _read_table(file: Path, name: str) -> Any:
         ) from None
     if name == "runs":
         table["is_diverged"] = table["is_diverged"] == "True"
-    if name == "clients":
+    if name in ("clients", "losses"):
         table[numbers] = table[numbers].astype("float32")
     return table.fillna(dict.fromkeys(set(_TEXTS) & set(table), "")).map(from_cell)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
@@ -71,14 +71,15 @@ def client_summaries(
         )
     checks.one_of("better", better, ("higher", "lower", "zero"))
     is_negative = bool((values < 0).any())
-    used: Any = scale or about.get("scale") or ("interval" if is_negative else "ratio")
-    checks.one_of("scale", used, ("ratio", "interval"))
-    if used == "ratio" and is_negative:
+    by_values: Scale = "interval" if is_negative else "ratio"
+    chosen: Scale = about.get("scale", by_values) if scale is None else scale
+    checks.one_of("scale", chosen, ("ratio", "interval"))
+    if chosen == "ratio" and is_negative:
         raise ValueError(
             f"scale='ratio': {name} has the value {float(values.min()):.3g}, expected at least 0; "
             "use scale='interval'."
         )
-    found = _functions(better, used, str(about.get("units", "1")))
+    found = _functions(better, chosen, str(about.get("units", "1")))
     by_run = jax.jit(jnp.vectorize(
         lambda run: tuple(function(run) for function, *_ in found.values()),
         signature=f"(n)->{','.join(['()'] * len(found))}",

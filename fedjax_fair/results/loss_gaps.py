@@ -135,7 +135,7 @@ def has_loss_gaps(dataset: xr.Dataset) -> bool:
 
 def _half(rounds: np.ndarray) -> int:
     """Returns the last evaluation in the first half of training; 0 if there is none."""
-    return int(max((each for each in rounds if 0 < each <= rounds[-1] / 2), default=0))
+    return int(max((each for each in rounds if each <= rounds[-1] / 2), default=0))
 
 
 def _change(losses: xr.DataArray, rounds: np.ndarray) -> xr.DataArray:

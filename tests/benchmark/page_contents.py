@@ -81,6 +81,7 @@ def make_found(names=FOUND_FEDERATIONS, **changes):
         failures=[],
         runs=pd.concat([make_measures(1, names, FOUND_METHODS), operations]),
         clients=pd.DataFrame(columns=["federation", "method", "seed"]),
+        losses=pd.DataFrame(columns=["federation", "method", "seed"]),
         settings=settings,
         curves=pd.DataFrame(),
         pool_errors=pd.DataFrame(columns=COLUMNS).astype({"se": float}),

@@ -70,7 +70,7 @@ def verify_equal(found: Collected, expected: Collected):
         if name == "cells":
             columns = [c for c in one if c.startswith(("test.", "validation."))] + ["seed"]
             one, other = one[columns], other[columns]
-        kind = exact if name in ("runs", "clients", "settings", "methods") else rounded
+        kind = exact if name in ("runs", "clients", "losses", "settings", "methods") else rounded
         pd.testing.assert_frame_equal(one, other, **kind)
     pd.testing.assert_frame_equal(
         *(in_order(each.all_runs) for each in (found, expected)),
@@ -93,24 +93,41 @@ def test_tables_are_read_as_they_were_written(finished):
 
 @pytest.mark.parametrize("own", [("q_fedavg",), ("q_fedavg", "fedavg"), METHODS])
 def test_methods_of_two_benchmarks_have_the_results_of_one(finished, copy_of, own):
-    """Also shares of clients worse off than with a reference, and compute relative to FedAvg."""
+    """Also shares of clients worse off than with a reference, loss gaps and relative compute."""
     found = join(
         copy_of("mine", *own), copy_of("others", "fedavg", "fine_tuned", "local_converged")
     )
     verify_equal(found, collected.collect(finished))
     of_method = found.all_runs[found.all_runs["method"] == "q_fedavg"]
-    assert {"worse_than_fine_tuned", "worse_than_local_converged", "relative_compute"} <= set(
-        of_method["measure"]
-    )
+    relative = {"worse_than_fine_tuned", "worse_than_local_converged", "relative_compute"}
+    relative |= {"loss_gap_maximum", "loss_gap_standard_deviation"}
+    assert relative <= set(of_method["measure"])
 
 
 def test_published_methods_are_compared_with_references_of_the_folder(finished, copy_of):
     others = copy_of("others", "q_fedavg")
     alone = published.read(others / "report", "embedded").all_runs
-    assert not alone["measure"].str.startswith("worse_than").any()
+    assert not alone["measure"].str.startswith(("worse_than", "loss_gap")).any()
     assert not (alone["measure"] == "relative_compute").any()
     found = join(copy_of("mine", "fedavg", "fine_tuned", "local_converged"), others)
     verify_equal(found, collected.collect(finished))
+
+
+def test_reports_without_losses_of_clients_are_joined(finished, copy_of):
+    """Those that were published before have no loss gaps."""
+    others = copy_of("others", "q_fedavg") / "report"
+    (others / "losses.csv").unlink()
+    description = others / "benchmark.json"
+    described = json.loads(description.read_text("utf8"))
+    del described["digests"]["losses"]
+    description.write_text(json.dumps(described), "utf8")
+    found = join(copy_of("mine", "fedavg", "fine_tuned", "local_converged"), others.parent)
+    whole = collected.collect(finished).all_runs
+    is_lost = whole["measure"].str.startswith("loss_gap") & (whole["method"] == "q_fedavg")
+    assert is_lost.any()
+    pd.testing.assert_frame_equal(
+        in_order(found.all_runs), in_order(whole[~is_lost]), check_exact=True
+    )
 
 
 def test_equal_runs_of_two_benchmarks_have_no_difference(finished):

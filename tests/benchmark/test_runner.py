@@ -163,6 +163,13 @@ def test_measures_equal_those_of_the_client_accuracies(finished):
     share = np.mean((accuracy < other)[~np.isnan(accuracy)])
     assert table["fedavg", "mean", "worse_than_local_converged", 1201] == pytest.approx(share)
     assert ("local_converged", "mean", "worse_than_local_converged", 1201) not in table
+    losses = (each.last["test_loss"].sel(seed=1201) for each in (by_method["fedavg"], local))
+    gaps = np.subtract(*(each.values for each in losses))
+    found = table["fedavg", "mean", "loss_gap_maximum", 1201]
+    assert found == pytest.approx(np.nanmax(gaps), rel=1e-6)
+    found = table["fedavg", "mean", "loss_gap_standard_deviation", 1201]
+    assert found == pytest.approx(np.nanstd(gaps), rel=1e-5)
+    assert ("local_converged", "mean", "loss_gap_maximum", 1201) not in table
     assert ("local_converged", "mean", "unseen_accuracy", 1201) not in table
     unseen = by_method["fedavg"].last["unseen_accuracy"].sel(seed=1201).values
     assert table["fedavg", "mean", "unseen_accuracy", 1201] == pytest.approx(unseen.mean())

@@ -9,6 +9,7 @@ import pytest
 import fedjax_fair as ff
 from fedjax_fair.app.cli import main
 from fedjax_fair.data import biased, describe_bias
+from fedjax_fair.data.partitions.biased import split_by_request
 
 SEX = np.array(["F", "M"])
 NEEDED = np.array([[[112, 28], [24, 36]], [[30, 30], [70, 70]]])
@@ -244,3 +245,35 @@ def test_the_figure_has_achieved_and_requested_gaps():
     ends = np.concatenate([each.get_segments() for each in axes.collections])
     requested = ends[ends[:, 0, 1] == ends[:, 1, 1]][:, 0, 1]
     np.testing.assert_allclose(np.sort(requested), np.sort(100 * described["requested_gap"]))
+
+
+def test_the_minority_has_the_requested_shares_of_drawn_examples():
+    labels, sex = np.arange(4000) % 2, np.repeat(["F", "M", "M", "M"], 1000)
+    partition = biased(3, "sex", "prevalence").split(labels, seed=0, sex=sex)
+    shares = [np.mean(sex[own] == "F") for own in partition.client_indices]
+    np.testing.assert_allclose(shares, [0.05, 0.25, 0.45], atol=0.005)
+
+
+def test_test_examples_of_unknown_values_are_not_drawn():
+    labels, sex = np.arange(400) % 2, np.repeat(["F", "M"], 200)
+    request = biased(2, "sex", gap=0.2).split(labels, seed=0, sex=sex).bias
+    sex = np.where(np.arange(400) % 4 < 2, "X", sex)
+    drawn = split_by_request(request, labels, {"sex": sex}, seed=0)
+    assert "X" not in sex[np.concatenate(drawn.client_indices)]
+
+
+def test_the_favored_value_has_the_highest_base_rate_and_not_the_most_examples():
+    sex, race = np.repeat(["F", "F", "F", "M"], 1000), np.tile(["a", "b"], 2000)
+    labels = np.where(sex == "M", np.arange(4000) % 10 < 6, np.arange(4000) % 10 < 4).astype(int)
+    partition = biased(2, ["sex", "race"], "attribute", gap=0.1, size=200).split(
+        labels, seed=0, sex=sex, race=race
+    )
+    own = partition.client_indices[0]
+    rates = [labels[own][sex[own] == each].mean() for each in ("F", "M")]
+    assert rates[1] - rates[0] == pytest.approx(0.1, abs=0.03)
+
+
+def test_base_rates_above_one_are_refused():
+    labels, sex = (np.arange(1000) % 10 < 9).astype(int), np.repeat(["F", "M"], 500)
+    with pytest.raises(ValueError, match=r"^base rate 1.1 of sex=M at client 0"):
+        biased(1, "sex", gap=0.4, favored="M").split(labels, seed=0, sex=sex)
