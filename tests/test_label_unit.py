@@ -7,7 +7,6 @@ import pytest
 
 import fedjax_fair as ff
 from fedjax_fair import report, results
-from fedjax_fair.app import experiment
 from fedjax_fair.app.cli import main
 from fedjax_fair.results.tables import final_tables
 
@@ -125,8 +124,7 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ages.csv", "ages.npz"])
-def test_the_command_line_takes_a_unit(name, files, capsys, monkeypatch):
-    monkeypatch.setattr(experiment, "draw", lambda results, folder: None)
+def test_the_command_line_takes_a_unit(name, files, capsys, without_figures):
     options = ["--data.label=age", "--data.client=town"] if name.endswith("csv") else []
     options += ["--data.target=regression", "--data.label-unit", "years", "--methods=fedavg"]
     sizes = ["--training.rounds=1", "--selector.cohort-size=2", "--solver.learning-rate=0.001"]

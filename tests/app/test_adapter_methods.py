@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.app import experiment
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.settings.registry import GROUPS
 
@@ -16,9 +15,8 @@ SIDES = 64 + 16, 16 + 10
 """Sums of the sides of the kernels."""
 
 
-def test_stored_models_are_those_that_were_evaluated(tmp_path, monkeypatch):
+def test_stored_models_are_those_that_were_evaluated(tmp_path, without_figures):
     """Also the residual of the server, and factors that are no variables."""
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
     methods = ("fedex_lora", "ffa_lora", "flexlora")
     options = ["--model.lora=4", "--solver.ranks", "1", "4", "--output", str(tmp_path)]
     assert main([*SMALL, *options, "--methods", *methods]) == 0

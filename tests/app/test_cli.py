@@ -23,11 +23,6 @@ from fedjax_fair.results.tables import final_tables
 pytestmark = pytest.mark.usefixtures("wide_terminal")
 
 
-@pytest.fixture
-def without_figures(monkeypatch):
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("cli") / "runs"

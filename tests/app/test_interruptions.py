@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from fedjax_fair.app import cli, experiment
+from fedjax_fair.app import cli
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.terminal import interruptions
 from fedjax_fair.app.terminal.interruptions import Terminated, interruptible
@@ -372,10 +372,11 @@ def test_ctrl_c_waits_for_a_checkpoint_only_while_rounds_run():
             interrupted()
 
 
-def test_a_run_after_ctrl_c_continues_from_the_last_round(tmp_path, capsys, monkeypatch):
+def test_a_run_after_ctrl_c_continues_from_the_last_round(
+    tmp_path, capsys, monkeypatch, without_figures
+):
     """Which both commands name; a checkpoint of every half minute would not have it."""
     monkeypatch.setattr(checkpoints, "SAVE_INTERVAL_S", 1e9)
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
 
     class Interrupting(Callback):
         def on_evaluation(self, evaluation):

@@ -48,11 +48,6 @@ def base(tmp_path_factory):
         return run(folder, "--methods=fedavg", "--training.seeds=0,1")
 
 
-@pytest.fixture
-def without_figures(monkeypatch):
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
-
-
 def test_only_a_part_is_trained_sent_and_stored(base, tmp_path, capsys):
     weights = f"{base}/fedavg/1"
     options = ("--model.weights", weights, "--model.trainable=head", "--training.seeds=3,4")
@@ -150,7 +145,7 @@ def test_a_damaged_or_missing_base_is_named(base, tmp_path, without_figures):
         ff.load_model(folder, "fedavg")
 
 
-def test_a_sweep_of_ranks_is_one_table(base, tmp_path, capsys):
+def test_a_sweep_of_ranks_is_one_table(base, tmp_path, capsys, without_figures):
     arguments = [
         "sweep",
         "digits",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedjax_fair import load_model, results
-from fedjax_fair.app import experiment, maximize
+from fedjax_fair.app import maximize
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.commands.dispatch import CLASSES, class_of_command
@@ -25,12 +25,11 @@ TINY = [
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
+def home(tmp_path, monkeypatch, without_figures):
     """The current folder and the home folder, without figures of runs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
     return tmp_path / "home"
 
 

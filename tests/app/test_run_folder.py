@@ -92,11 +92,6 @@ def finished(ready, tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def without_figures(monkeypatch):
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
-
-
 @hypothesis_settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_configurations_are_saved_and_loaded(tmp_path_factory, data):

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.app import experiment
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.experiment_data import load_data
 from fedjax_fair.app.settings.config import Config, DataConfig
@@ -135,8 +134,7 @@ def test_a_central_test_set_of_a_named_table(tmp_path, monkeypatch):
         load(name="compas", dir=str(tmp_path), central_test=str(central))
 
 
-def test_classes_of_a_column_of_arrays_have_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "draw", lambda results, folder: None)
+def test_classes_of_a_column_of_arrays_have_names(tmp_path, without_figures):
     rows = pd.DataFrame({"town": list("abc") * 20, "label": ["cat", "dog"] * 30})
     rows["vector"] = [[float(i % 2), i / 60] for i in range(60)]
     rows.to_parquet(file := tmp_path / "a.parquet")

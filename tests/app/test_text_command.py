@@ -37,7 +37,7 @@ SMALL = [
 @pytest.mark.parametrize(
     "network", [[], ["--model.name", "char_transformer", "--model.heads", "2"]]
 )
-def test_roles_are_trained_by_name(folder, network, capsys, monkeypatch):
+def test_roles_are_trained_by_name(folder, network, capsys, monkeypatch, without_figures):
     monkeypatch.setattr("fedjax_fair.app.experiment.draw", lambda dataset, folder: None)
     output = folder / "runs"
     given = ["--data.dir", str(folder), "--output", str(output), *network]

@@ -7,7 +7,7 @@ import pytest
 
 import fedjax_fair as ff
 from fedjax_fair import results
-from fedjax_fair.app import build, experiment
+from fedjax_fair.app import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import presets
@@ -94,14 +94,13 @@ def test_tables_and_report_have_the_means(folder, dataset, capsys):
         assert "personalized" not in shown
 
 
-def test_a_resumed_run_ends_with_the_same_results(folder, dataset, tmp_path):
+def test_a_resumed_run_ends_with_the_same_results(folder, dataset, tmp_path, without_figures):
     path = run(tmp_path / "runs", UNSEEN, "--training.rounds=2")
     assert main(["resume", str(path), "--quiet", "--training.rounds=4"]) == 0
     assert results.open(path).drop_attrs().identical(dataset.drop_attrs())
 
 
-def test_runs_without_unseen_clients_do_not_evaluate_any(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
+def test_runs_without_unseen_clients_do_not_evaluate_any(tmp_path, without_figures):
     path = run(tmp_path / "runs", methods=("fedavg",))
     dataset = results.open(path)
     assert dataset.sizes["client"] == 15
@@ -110,17 +109,15 @@ def test_runs_without_unseen_clients_do_not_evaluate_any(tmp_path, monkeypatch):
     assert json.loads((path / "config.json").read_text())["data"]["unseen_fraction"] is None
 
 
-def test_each_seed_may_have_its_partition(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
+def test_each_seed_may_have_its_partition(tmp_path, without_figures):
     path = run(tmp_path / "runs", UNSEEN, "--data.partition-per-seed", methods=("fedavg",))
     dataset = results.open(path)
     assert dataset["train_examples"].sizes["seed"] == 2
     assert dataset["adapted_accuracy"].notnull().all()
 
 
-def test_the_default_cohort_is_limited_by_the_clients_that_train(tmp_path, monkeypatch):
+def test_the_default_cohort_is_limited_by_the_clients_that_train(tmp_path, without_figures):
     """The recorded default fits the configuration when it is read again."""
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
     path = run(tmp_path / "runs", "--data.unseen-fraction=0.6", methods=("fedavg",))
     assert results.open(path).sizes["slot"] == 6
     written = json.loads((path / "config.json").read_text())
@@ -149,7 +146,7 @@ def test_a_partition_is_shown_with_its_unseen_clients(capsys):
     assert "clients            2\n" in unseen
 
 
-def test_clients_that_only_test_examples_have_are_unseen(tmp_path, capsys):
+def test_clients_that_only_test_examples_have_are_unseen(tmp_path, capsys, without_figures):
     rng = np.random.default_rng(0)
     arrays = {"features": rng.normal(size=(40, 3)), "labels": np.arange(40) // 3 % 2}
     arrays |= {

@@ -11,7 +11,6 @@ import xarray as xr
 from compilations import compilations
 
 from fedjax_fair import aggregators, results, schedules, sweep, timing
-from fedjax_fair.app import experiment
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.memory import IN_FLIGHT, min_memory
@@ -58,11 +57,6 @@ def speeds(tmp_path, monkeypatch):
     """A table in the working folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "speeds.csv").write_text(SPEEDS)
-
-
-@pytest.fixture
-def without_figures(monkeypatch):
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
 
 
 def run(*options):

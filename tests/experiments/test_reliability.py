@@ -11,7 +11,7 @@ import pytest
 from experiments.reliability import bits, disks, fuzz
 from experiments.reliability.__main__ import KINDS
 from experiments.reliability.commands import COMMANDS, Ended, contents
-from fedjax_fair.app import cli, experiment
+from fedjax_fair.app import cli
 from fedjax_fair.app.run_folder import MetricsLog
 
 PAGES = Path(__file__).parents[2] / "docs" / "reliability"
@@ -24,9 +24,8 @@ def test_every_committed_trial_passed(what):
     assert rows["passed"].all()
 
 
-def test_a_run_goes_on_after_its_disk_was_full(tmp_path, monkeypatch, capsys):
+def test_a_run_goes_on_after_its_disk_was_full(tmp_path, monkeypatch, capsys, without_figures):
     """From the log of the second evaluation on, there is no room for a checkpoint."""
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
     command = [*COMMANDS["run"], "--quiet", "--output"]
     assert cli.main([*command, str(tmp_path / "undisturbed")]) == 0
     write, limit = MetricsLog.on_evaluation, ExitStack()
