@@ -66,7 +66,7 @@ minima: .venv-minima/installed
 newest: .venv-newest/installed
 	$(NEWEST)/python $(PYTEST) -m "not slow and not gpu" tests/utils tests/golden tests/app/test_cli.py \
 		tests/benchmark/test_compute.py tests/benchmark/test_single_runs.py tests/training/test_recompilation.py
-	$(NEWEST)/python -m pytest -m smoke tests
+	$(NEWEST)/python -m pytest -m smoke tests/app/test_sweep.py tests/training/test_fit.py tests/test_conformance.py
 
 newest-python:
 	@echo $(NEWEST_PYTHON)

@@ -168,7 +168,7 @@ def test_local_loss_of_one_step_is_the_mean_over_labels():
     )
 
 
-@pytest.mark.parametrize("padding", [1, 2, 5, 27])
+@pytest.mark.parametrize("padding", [1, 27])
 def test_padding_changes_no_bit_of_updates(padding):
     """The gradient of a table of logits is a sum over tokens in order, which padding ends."""
     plain, padded = (
@@ -188,8 +188,9 @@ def test_padding_changes_no_bit_of_updates(padding):
     assert {"test_macro_f1", "cohort_loss", "train_loss"} <= set(plain.dataset)
 
 
-@pytest.mark.parametrize("padding", [1, 2, 5, 27])
-@pytest.mark.parametrize("model", [LINEN, NNX], ids=["linen", "nnx"])
+@pytest.mark.parametrize(
+    ("model", "padding"), [(LINEN, 1), (LINEN, 27), (NNX, 2)], ids=["linen-1", "linen-27", "nnx-2"]
+)
 def test_padding_changes_a_network_by_rounding_of_its_matrix_products(model, padding):
     fitted, other = (
         ff.fit(method(model), federation(columns), rounds=2) for columns in (0, padding)
@@ -250,18 +251,21 @@ def test_sequences_of_one_label_equal_ordinary_labels():
 @pytest.mark.parametrize(
     "roles",
     [
-        {"selector": ff.selectors.PowerOfChoice(2, 4)},
-        {"selector": ff.selectors.PowerOfChoice(2, 4, variant="cpow", loss_examples=2)},
-        {"selector": ff.selectors.DivFL(2)},
-        {"aggregator": ff.aggregators.QFedAvg(1.0, learning_rate=0.5)},
-        {"aggregator": ff.aggregators.Tilted(1.0)},
-        {"aggregator": ff.aggregators.FairFed(1.0)},
+        {
+            "selector": ff.selectors.PowerOfChoice(2, 4),
+            "aggregator": ff.aggregators.QFedAvg(1.0, learning_rate=0.5),
+        },
+        {
+            "selector": ff.selectors.PowerOfChoice(2, 4, variant="cpow", loss_examples=2),
+            "aggregator": ff.aggregators.Tilted(1.0),
+        },
+        {"selector": ff.selectors.DivFL(2), "aggregator": ff.aggregators.FairFed(1.0)},
         {"aggregator": ff.aggregators.GIFAIR(0.5)},
         {"aggregator": ff.aggregators.Equitable(2)},
         {"aggregator": ff.aggregators.FedFA(0.5)},
         {"aggregator": CLIENT_PARITY, "solver": WEIGHTED},
     ],
-    ids=lambda roles: type(next(iter(roles.values()))).__name__,
+    ids=lambda roles: type(roles["aggregator"]).__name__,
 )
 def test_methods_that_measure_clients_are_unchanged_by_padding(roles):
     plain, padded = (

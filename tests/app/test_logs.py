@@ -9,6 +9,8 @@ from fedjax_fair.app.cli import main
 from fedjax_fair.app.terminal import logs
 from fedjax_fair.training.loop import Evaluation
 
+pytestmark = pytest.mark.usefixtures("without_figures")
+
 SMALL = ["--data.clients=10", "--model.name=logistic", "--selector.cohort-size=3"]
 SMALL += ["--solver.steps=1", "--training.rounds=2", "--training.eval-every=1"]
 SMALL += ["--methods=fedavg", "--training.seeds", "3", "5", "--quiet"]

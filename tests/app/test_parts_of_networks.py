@@ -145,7 +145,7 @@ def test_a_damaged_or_missing_base_is_named(base, tmp_path, without_figures):
         ff.load_model(folder, "fedavg")
 
 
-def test_a_sweep_of_ranks_is_one_table(base, tmp_path, capsys):
+def test_a_sweep_of_ranks_is_one_table(base, tmp_path, capsys, without_figures):
     arguments = [
         "sweep",
         "digits",

@@ -7,16 +7,13 @@ import pandas as pd
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.app import sweep
 from fedjax_fair.app.cli import main
 
 ERROR = "mean_absolute_error"
 SMALL = ["--training.rounds=2", "--training.eval-every=1", "--training.seeds", "0", "1"]
 
 
-@pytest.fixture(autouse=True)
-def without_pages(monkeypatch, wide_terminal, without_figures):
-    monkeypatch.setattr(sweep.report, "page", lambda *arguments: "")
+pytestmark = pytest.mark.usefixtures("wide_terminal", "without_figures")
 
 
 @pytest.fixture(scope="module")

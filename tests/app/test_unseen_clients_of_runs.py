@@ -94,7 +94,7 @@ def test_tables_and_report_have_the_means(folder, dataset, capsys):
         assert "personalized" not in shown
 
 
-def test_a_resumed_run_ends_with_the_same_results(folder, dataset, tmp_path):
+def test_a_resumed_run_ends_with_the_same_results(folder, dataset, tmp_path, without_figures):
     path = run(tmp_path / "runs", UNSEEN, "--training.rounds=2")
     assert main(["resume", str(path), "--quiet", "--training.rounds=4"]) == 0
     assert results.open(path).drop_attrs().identical(dataset.drop_attrs())
@@ -146,7 +146,7 @@ def test_a_partition_is_shown_with_its_unseen_clients(capsys):
     assert "clients            2\n" in unseen
 
 
-def test_clients_that_only_test_examples_have_are_unseen(tmp_path, capsys):
+def test_clients_that_only_test_examples_have_are_unseen(tmp_path, capsys, without_figures):
     rng = np.random.default_rng(0)
     arrays = {"features": rng.normal(size=(40, 3)), "labels": np.arange(40) // 3 % 2}
     arrays |= {

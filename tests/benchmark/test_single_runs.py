@@ -26,16 +26,51 @@ def prepared(monkeypatch):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
-    with short_track.finished(tmp_path_factory.mktemp("together"), TRACK) as folder:
+    track = TRACK._replace(methods=("ditto",))
+    with short_track.finished(tmp_path_factory.mktemp("together"), track) as folder:
         yield folder
 
 
-@pytest.mark.parametrize("method", TRACK.methods)
-def test_runs_equal_those_that_are_trained_together(method, together, tmp_path, prepared):
-    runner.run(runner.plan("embedded", tmp_path, [method]), tmp_path)
+def interrupted(folder, monkeypatch, after):
+    """Interrupts training of ``ditto`` after some runs, and returns the files of these."""
+    whole, done = unit.train, []
+
+    def count(*arguments, **options):
+        if len(done) == after:
+            raise KeyboardInterrupt
+        done.append(arguments)
+        return whole(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unit, "train", count)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(runner.plan("embedded", folder, ["ditto"]), folder)
+    return sorted((folder / "programs" / "groups" / "ditto" / "range").iterdir())
+
+
+def test_interrupted_runs_go_on_and_equal_those_that_are_trained_together(
+    together, tmp_path, monkeypatch, prepared
+):
+    files = interrupted(tmp_path, monkeypatch, after=1)
+    assert [file.name for file in files] == ["00.nc"]
+    trained, whole = [], unit.train
+
+    def count(config, rounds, runs, *arguments, **options):
+        trained.extend(runs)
+        return whole(config, rounds, runs, *arguments, **options)
+
+    monkeypatch.setattr(unit, "train", count)
+    lines = []
+    runner.run(runner.plan("embedded", tmp_path, ["ditto"]), tmp_path, show=lines.append)
+    assert trained[0] == (1, 1000)
+    assert lines[0] == "groups, ditto, range, 1 runs"
+    assert len(lines) == len(trained) + 1
+    assert {run.seed for run in trained[1:]} == {1300, 1301, 1200, 1201}
+    left = {file.name for file in files[0].parents[1].iterdir()}
+    assert not left & {"range", "tuning-0", "final"}
     for phase in ("range", "tuning-0", "final"):
         one, other = (
-            results.open(folder / "programs" / "groups" / method / f"{phase}.nc")
+            results.open(folder / "programs" / "groups" / "ditto" / f"{phase}.nc")
             for folder in (tmp_path, together)
         )
         for each in (one, other):
@@ -51,51 +86,13 @@ def test_runs_equal_those_that_are_trained_together(method, together, tmp_path, 
                 np.testing.assert_array_equal(one[name], other[name])
 
 
-def interrupted(folder, monkeypatch, after):
-    """Interrupts training of ``q_fedavg`` after some runs, and returns the files of these."""
-    whole, done = unit.train, []
-
-    def count(*arguments, **options):
-        if len(done) == after:
-            raise KeyboardInterrupt
-        done.append(arguments)
-        return whole(*arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(unit, "train", count)
-        with pytest.raises(KeyboardInterrupt):
-            runner.run(runner.plan("embedded", folder, ["q_fedavg"]), folder)
-    return sorted((folder / "programs" / "groups" / "q_fedavg" / "range").iterdir())
-
-
-def test_finished_runs_are_kept_until_their_phase_is(tmp_path, monkeypatch, prepared):
-    files = interrupted(tmp_path, monkeypatch, after=1)
-    assert [file.name for file in files] == ["00.nc"]
-    trained, whole = [], unit.train
-
-    def count(config, rounds, runs, *arguments, **options):
-        trained.extend(runs)
-        return whole(config, rounds, runs, *arguments, **options)
-
-    monkeypatch.setattr(unit, "train", count)
-    lines = []
-    runner.run(runner.plan("embedded", tmp_path, ["q_fedavg"]), tmp_path, show=lines.append)
-    assert trained[0] == (1, 1000)
-    assert lines[0] == "groups, q_fedavg, range, 1 runs"
-    assert len(lines) == len(trained) + 1
-    assert {run.seed for run in trained[1:]} == {1300, 1301, 1200, 1201}
-    left = {file.name for file in files[0].parents[1].iterdir()}
-    assert {"range.nc", "tuning-0.nc", "final.nc"} <= left
-    assert not left & {"range", "tuning-0", "final"}
-
-
 def test_runs_of_other_settings_are_refused(tmp_path, monkeypatch, prepared):
     interrupted(tmp_path, monkeypatch, after=1)
     short = federations.FEDERATIONS["groups"]
     config = replace(short.config, solver=replace(short.config.solver, steps=3))
     monkeypatch.setitem(federations.FEDERATIONS, "groups", short._replace(config=config))
     lines = []
-    planned = runner.plan("embedded", tmp_path, ["q_fedavg"])
+    planned = runner.plan("embedded", tmp_path, ["ditto"])
     runner.run(planned, tmp_path, show=lines.append)
     assert "00.nc': expected results of the same methods and data" in lines[0]
 
@@ -103,7 +100,7 @@ def test_runs_of_other_settings_are_refused(tmp_path, monkeypatch, prepared):
 def test_unfinished_runs_are_results_that_need_resume(tmp_path, monkeypatch, prepared, capsys):
     interrupted(tmp_path / "embedded", monkeypatch, after=1)
     monkeypatch.setattr(unit, "train", None)  # Nothing is trained.
-    assert main(["benchmark", "--output", str(tmp_path), "--methods", "q_fedavg"]) == 2
+    assert main(["benchmark", "--output", str(tmp_path), "--methods", "ditto"]) == 2
     assert "has results; --resume continues them" in capsys.readouterr().err
 
 

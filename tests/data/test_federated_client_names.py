@@ -113,7 +113,7 @@ def file(tmp_path):
 
 
 @pytest.mark.integration
-def test_a_file_is_run_resumed_swept_and_compared(file, tmp_path, capsys):
+def test_a_file_is_run_resumed_swept_and_compared(file, tmp_path, capsys, without_figures):
     own = ["--data.file", str(file), "--methods", "fedavg", "divfl", "--quiet"]
     own += ["--training.rounds", "2", "--training.seeds", "0", "1"]
     assert main(["run", *own, "--output", str(tmp_path / "runs")]) == 0

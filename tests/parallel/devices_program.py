@@ -53,9 +53,9 @@ from fedjax_fair.training.stacked import stack_trees
 from fedjax_fair.training.train_options import TrainOptions
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
-FEDERATION = with_sensitive_feature(make_federation(sizes=SIZES))._replace(
-    groups=np.arange(19, dtype=np.int32) % 3
-)
+FEDERATION = make_federation(sizes=SIZES)
+WITH_GROUPS = with_sensitive_feature(FEDERATION)._replace(groups=np.arange(19, dtype=np.int32) % 3)
+"""With the groups of clients and of people that some roles need, and more to evaluate."""
 
 UNIFORM = "cell_weighted, reweighing", "cell_weighted, global reweighing", "hetlora"
 """Solvers with an aggregator of their own that are compared with faults."""
@@ -162,13 +162,13 @@ def mesh_named(name):
 
 def compare(first, last, *meshes):
     for names in METHODS[int(first) : int(last)]:
-        one, info, _ = run(names, FEDERATION)
+        one, info, _ = run(names, WITH_GROUPS)
         for mesh in meshes:
             compare_to(mesh, names, one, info)
 
 
 def compare_to(mesh, names, one, info):
-    many, info_of_many, program = run(names, FEDERATION, mesh_named(mesh))
+    many, info_of_many, program = run(names, WITH_GROUPS, mesh_named(mesh))
     differ = (info.clients != info_of_many.clients).any(axis=2)
     same = ~differ.any(axis=1)
 
@@ -234,7 +234,7 @@ def runs(name, *cases):
 
 def evaluations(*meshes):
     """The distance of evaluations, including validation and custom metrics, from one device."""
-    data, model = ff.data.hold_out(FEDERATION, 0.4), linear_model()
+    data, model = ff.data.hold_out(WITH_GROUPS, 0.4), linear_model()
     keys = jax.random.split(jax.random.key(0), 4)
     variables = jax.vmap(lambda key: model.init(key, FEDERATION.train.features[:1]))(keys)
     own = [ff.metrics.predictions.auc(3), ff.metrics.predictions.macro_f1(3)]

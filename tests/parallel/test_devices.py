@@ -44,7 +44,8 @@ from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_data
 from fedjax_fair.training.jitted import over_runs
 
 QUICK = 2  # Methods that are compared every time.
-MESHES = ("8", "cores", "runs=2,clients=4")
+SHARED = ("cores", "runs=2,clients=4")
+MESHES = ("8", *SHARED)
 OTHERS = ("runs=4,clients=2", "runs=8,clients=1")
 PROGRAM = Path(__file__).with_name("devices_program.py")
 COMMAND = [
@@ -158,15 +159,15 @@ def test_evaluations_on_several_devices_equal_one():
 
 
 def test_frozen_networks_on_several_devices_equal_those_of_one():
-    lines = printed("frozen", *MESHES)
-    assert [line["mesh"] for line in lines] == [*MESHES, *MESHES]
+    lines = printed("frozen", *SHARED)
+    assert [line["mesh"] for line in lines] == [*SHARED, *SHARED]
     assert max(line["distance"] for line in lines) < 1e-5
 
 
 def test_metrics_of_people_on_several_devices_equal_those_of_one():
     """Counts by label and prediction, and their differences, of global and personalized models."""
-    lines = printed("people", *MESHES)
-    assert [line["mesh"] for line in lines] == list(MESHES)
+    lines = printed("people", *SHARED)
+    assert [line["mesh"] for line in lines] == list(SHARED)
     for line in lines:
         assert line["distance"] < 1e-5, line
         assert {
@@ -230,11 +231,10 @@ def test_runs_resume_on_another_mesh(arguments):
 @pytest.mark.parametrize(
     ("name", "seeds", "meshes"),
     [
-        ("ditto", 1, ("2", "1", "4")),
+        ("ditto_top_k", 2, ("2", "1", "4")),
         ("scaffold", 3, ("runs=2,clients=4", "8")),
         pytest.param("ditto", 3, ("runs=2,clients=4", "8"), marks=pytest.mark.slow),
         pytest.param("scaffold", 1, ("2", "1", "4"), marks=pytest.mark.slow),
-        ("top_k", 2, ("2", "1", "8")),
         pytest.param("top_k", 3, ("runs=2,clients=4", "4"), marks=pytest.mark.slow),
         # An evaluation does not read residuals.
         pytest.param("ditto_top_k", 1, ("8", "2"), marks=pytest.mark.slow),

@@ -121,10 +121,9 @@ def test_noise_floors_are_equal_within_rounding(clients, classes, is_class_based
     ("model", "clients", "shape"),
     [
         (ff.models.logistic(7), 57, (9,)),
-        (ff.models.mlp(10, (64,)), 31, (64,)),
-        (ff.models.mlp(7, (16, 16)), 45, (5,)),
+        (ff.models.mlp(10, (64, 16)), 31, (64,)),
     ],
-    ids=["logistic", "wide", "deep"],
+    ids=["logistic", "mlp"],
 )
 def test_evaluations_have_the_same_bits_with_brief_options(model, clients, shape, monkeypatch):
     rng = np.random.default_rng(clients)

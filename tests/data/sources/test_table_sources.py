@@ -273,7 +273,7 @@ def make_towns():
 
 
 @pytest.mark.integration
-def test_a_table_is_shown_run_and_resumed(tmp_path, capsys):
+def test_a_table_is_shown_run_and_resumed(tmp_path, capsys, without_figures):
     csv = tmp_path / "towns.csv"
     make_towns().to_csv(csv, index=False)
     own = ["--data.name", "table", "--data.file", str(csv), "--data.label", "ill"]
