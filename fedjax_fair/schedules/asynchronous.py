@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from fedjax_fair.roles import Cohort, Timing
+from fedjax_fair.roles import Cohort, Timing, setting
 from fedjax_fair.schedules.schedule import RoundTiming, Schedule, Work, no_time
 from fedjax_fair.timing import Clock
 from fedjax_fair.timing.clock import NEVER
@@ -137,14 +137,8 @@ class Asynchronous(Schedule):
     """
 
     _: KW_ONLY
-    buffer_size: int
-    max_staleness: int | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive_int("buffer_size", self.buffer_size)
-        if self.max_staleness is not None:
-            checks.non_negative_int("max_staleness", self.max_staleness)
+    buffer_size: int = setting(checks.positive_int)
+    max_staleness: int | None = setting(checks.non_negative_int, default=None)
 
     def init(self, sent: PyTree, cohort: Cohort) -> InFlight:
         """Returns free slots at time 0.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 from fedjax_fair.timing import Clock
 from fedjax_fair.timing.client_times import ClientTimes
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Tree
+from fedjax_fair.utils.tree import Tree, setting
 
 __all__ = ["Offline", "RoundTiming", "Schedule", "Work", "add_time", "no_time"]
 
@@ -69,13 +69,11 @@ class Schedule(Tree):
             at the start.
     """
 
-    times: ClientTimes
+    times: ClientTimes = setting(
+        checks.instance, ClientTimes, "timing.from_table('speeds.csv', 100)"
+    )
     _: KW_ONLY
     offline: Offline = "abort"
-
-    def __post_init__(self):
-        checks.instance("times", self.times, ClientTimes, "timing.from_table('speeds.csv', 100)")
-        checks.one_of("offline", self.offline, get_args(Offline))
 
     @abstractmethod
     def available(self, state: PyTree) -> Bool[Array, " clients"] | None:

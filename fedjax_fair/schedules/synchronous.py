@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
-from fedjax_fair.roles import Cohort, Number, Timing
+from fedjax_fair.roles import Cohort, Number, Timing, setting
 from fedjax_fair.schedules.schedule import RoundTiming, Schedule, Work, add_time, no_time
 from fedjax_fair.timing import Clock
 from fedjax_fair.timing.clock import NEVER
@@ -63,17 +63,9 @@ class Synchronous(Schedule):
     """
 
     _: KW_ONLY
-    num_responses: int | None = None
-    deadline: Number | None = None
-    min_responses: int = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.num_responses is not None:
-            checks.positive_int("num_responses", self.num_responses)
-        if self.deadline is not None:
-            checks.positive("deadline", self.deadline)
-        checks.positive_int("min_responses", self.min_responses)
+    num_responses: int | None = setting(checks.positive_int, default=None)
+    deadline: Number | None = setting(checks.positive, default=None)
+    min_responses: int = setting(checks.positive_int, default=1)
 
     @property
     def has_late_results(self) -> bool:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from fedjax_fair.submodular.checked_arrays import as_mask
 from fedjax_fair.submodular.set_function import SetFunction, WrappedSetFunction
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Integer, Number
+from fedjax_fair.utils.tree import Integer, Number, setting
 
 __all__ = ["Restricted", "Scaled", "Sum", "Truncated"]
 
@@ -31,10 +31,9 @@ class Sum(SetFunction):
         [1.5, 1.0]
     """
 
-    functions: tuple[SetFunction, ...]
+    functions: tuple[SetFunction, ...] = setting(checks.instance, tuple, "(function, other)")
 
     def __post_init__(self) -> None:
-        checks.instance("functions", self.functions, tuple, "(function, other)")
         for i, function in enumerate(self.functions):
             checks.instance(f"functions[{i}]", function, SetFunction, "Modular([1.0, 2.0])")
         sizes = {function.size for function in self.functions}
@@ -82,11 +81,7 @@ class Scaled(WrappedSetFunction):
         [3.0, 6.0]
     """
 
-    factor: Number
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.non_negative("factor", self.factor)
+    factor: Number = setting(checks.non_negative)
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         return self.factor * self.function.value(mask)
@@ -112,11 +107,7 @@ class Truncated(WrappedSetFunction):
         [1.0, 1.5]
     """
 
-    bound: Number
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.non_negative("bound", self.bound)
+    bound: Number = setting(checks.non_negative)
 
     def _increase(self, total: Float[Array, ""], gain: Float[Array, "..."]) -> Float[Array, "..."]:
         # Without a difference of totals, which are much larger than the gains.

@@ -21,7 +21,7 @@ from fedjax_fair.submodular.set_function import ArraySetFunction
 from fedjax_fair.submodular.sparse import as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseSaturatedCoverage
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Integer, Number
+from fedjax_fair.utils.tree import Integer, Number, setting
 
 __all__ = [
     "Concave",
@@ -155,10 +155,9 @@ class SaturatedCoverage(ArraySetFunction):
     """
 
     similarity: Float[Array, "points items"]
-    saturation: Number
+    saturation: Number = setting(checks.non_negative)
 
     def __post_init__(self) -> None:
-        checks.non_negative("saturation", self.saturation)
         self._convert(similarity=as_non_negative("similarity", self.similarity, "points items"))
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair.timing.online import MAX_PERIOD, Online
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Number, Tree
+from fedjax_fair.utils.tree import Number, Tree, setting
 from fedjax_fair.utils.warning import warn
 
 __all__ = ["QUANTITIES", "ClientTimes", "lognormal", "quantity_rng"]
@@ -83,7 +83,7 @@ class ClientTimes(Tree):
     seconds_per_task: ClientArray | float = 0.0
     download_bytes_per_second: ClientArray | float = np.inf
     upload_bytes_per_second: ClientArray | float = np.inf
-    jitter: Number = 0.0
+    jitter: Number = setting(checks.non_negative, default=0.0)
     device_class: Int[Array | np.ndarray, " clients"] | Sequence[int] | int = 0
     class_names: tuple[str, ...] = ("all",)
     online: Online | None = None
@@ -93,7 +93,6 @@ class ClientTimes(Tree):
         is_tuple = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
         if not is_tuple or not names or len(set(names)) < len(names):
             raise ValueError(f"class_names={names!r}: expected a tuple of different strings.")
-        checks.non_negative("jitter", self.jitter)
         for name, quantity in QUANTITIES.items():
             quantity.check(name, getattr(self, name), many=True)
         checks.non_negative("device_class", self.device_class, many=True)
