@@ -307,7 +307,7 @@ def _criterion_columns(
             for runs, of_clients in zip(pooled, clients, strict=True)
         ]
         cells.append(_criterion_floor(counts, criterion))
-        has_gap = (~np.isnan(clients)).any(axis=(0, 1))
+        has_gap = np.any(~np.isnan(clients), axis=(0, 1))
         cells += [f"{has_gap.sum():,}", _smallest_cells(counts, criterion, has_gap)]
         lines = None if has_clients[-1] else 1
         columns[BY_NAME[name].heading] = ["\n".join(cell.split("\n")[:lines]) for cell in cells]
