@@ -162,12 +162,17 @@ def linear_model(num_classes=NUM_CLASSES) -> Model:
     return Model.from_functions(init, apply, features)
 
 
-def linear_gradient(params, client):
-    """Returns the gradient of `linear_model` on a client of `make_federation` in NumPy."""
+def examples_of(client):
+    """Returns the training features and labels of a client of `make_federation`."""
     train = make_federation().train
     first = train.offsets[client]
     rows = train.order[first : first + train.sizes[client]]
-    features, labels = np.float64(train.features[rows]), train.labels[rows]
+    return np.float64(train.features[rows]), train.labels[rows]
+
+
+def linear_gradient(params, client):
+    """Returns the gradient of `linear_model` on a client of `make_federation` in NumPy."""
+    features, labels = examples_of(client)
     logits = features @ params["kernel"] + params["bias"]
     errors = np.exp(logits - logits.max(1, keepdims=True))
     errors /= errors.sum(1, keepdims=True)

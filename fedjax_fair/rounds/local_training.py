@@ -205,7 +205,7 @@ def _occurrences_of(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
     It separates the random keys of a repeated client.
 
     Examples:
-        >>> occurrences_of(jnp.array([3, 1, 3])).tolist()
+        >>> _occurrences_of(jnp.array([3, 1, 3])).tolist()
         [0, 0, 1]
     """
     order = jnp.argsort(clients, stable=True)

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import linear_gradient
 from test_client_state import (
     BATCH,
     COHORTS,
     FEDERATION,
     NUM_CLIENTS,
     SGD,
-    gradient,
     repeated,
     round_of,
     trained,
@@ -73,7 +73,7 @@ def test_fednova_equals_numpy():
         for client in clients:
 
             def slope(y, client=client, x=x):
-                return tree_map(lambda g, y, x: g + 0.7 * (y - x), gradient(y, client), y, x)
+                return tree_map(lambda g, y, x: g + 0.7 * (y - x), linear_gradient(y, client), y, x)
 
             unit = descend(
                 lambda y: {"w": 1 + 0.7 * y["w"]},
@@ -160,7 +160,7 @@ def test_feddyn_equals_numpy():
 
             def slope(y, client=client, x=x):
                 pulled = tree_map(lambda y, x, g: 0.5 * (y - x) - g, y, x, clients[client])
-                return tree_map(np.add, gradient(y, client), pulled)
+                return tree_map(np.add, linear_gradient(y, client), pulled)
 
             models.append(descend(slope, x, num_steps(client), 0.2))
             moves[client] = tree_map(lambda y, x: 0.5 * (y - x), models[-1], x)
@@ -192,7 +192,8 @@ def test_feddyn_stays_at_the_optimum_with_the_gradients_of_clients():
     _, state, _, rows = trained(method, 150)
     x = tree_map(np.float64, state.variables.params)
     slopes = [
-        tree_map(lambda g, w: g + 0.1 * w, gradient(x, client), x) for client in range(NUM_CLIENTS)
+        tree_map(lambda g, w: g + 0.1 * w, linear_gradient(x, client), x)
+        for client in range(NUM_CLIENTS)
     ]
     mean = tree_map(lambda *g: np.mean(g, axis=0), *slopes)
     assert max(np.abs(leaf).max() for leaf in mean.values()) < 1e-4
@@ -213,10 +214,12 @@ def test_mime_lite_equals_numpy():
         for client in clients:
 
             def slope(y, client=client, momentum=momentum):
-                return tree_map(lambda g, m: 0.4 * g + 0.6 * m, gradient(y, client), momentum)
+                return tree_map(
+                    lambda g, m: 0.4 * g + 0.6 * m, linear_gradient(y, client), momentum
+                )
 
             models.append(descend(slope, x, num_steps(client), 0.2))
-        slopes = [gradient(x, client) for client in clients]
+        slopes = [linear_gradient(x, client) for client in clients]
         momentum = tree_map(lambda m, *g: 0.4 * np.mean(g, axis=0) + 0.6 * m, momentum, *slopes)
         x = tree_map(lambda *y: np.mean(y, axis=0), *models)
     chex.assert_trees_all_close(state.variables.params, x, atol=2e-6)
@@ -232,7 +235,7 @@ def test_one_full_step_of_mime_lite_is_centralized_sgd_with_momentum():
     momentum = tree_map(np.zeros_like, x)
     shares = SIZES / SIZES.sum()
     for _ in range(6):
-        slopes = [gradient(x, client) for client in range(NUM_CLIENTS)]
+        slopes = [linear_gradient(x, client) for client in range(NUM_CLIENTS)]
         momentum = tree_map(
             lambda m, x, *g: (
                 0.8 * m + 0.2 * (np.einsum("c,c...->...", shares, np.stack(g)) + 0.1 * x)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import linear_model, own
+from conftest import examples_of, linear_gradient, linear_model, own
 from test_client_state import (
     BATCH,
     COHORTS,
@@ -16,8 +16,6 @@ from test_client_state import (
     KEY,
     NUM_CLIENTS,
     SGD,
-    examples_of,
-    gradient,
     repeated,
     round_of,
     trained,
@@ -99,7 +97,7 @@ def test_ifca_equals_numpy(num_models, weights):
                     continue
                 y = old[cluster]
                 for _ in range(3):
-                    slope = gradient(y, client)
+                    slope = linear_gradient(y, client)
                     y = tree_map(
                         lambda w, g, x: w - 0.2 * (g + 0.5 * (w - x)), y, slope, old[cluster]
                     )

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import examples_of, linear_gradient
 from test_client_state import (
     COHORTS,
     DATA,
@@ -14,8 +15,6 @@ from test_client_state import (
     KEY,
     NUM_CLIENTS,
     SGD,
-    examples_of,
-    gradient,
     repeated,
     round_of,
     trained,
@@ -64,7 +63,7 @@ def test_fine_tuning_takes_steps_from_the_global_model():
     for client in range(NUM_CLIENTS):
         params = tree_map(np.float64, last)
         for _ in range(2):
-            params = step(params, gradient(params, client), 0.2)
+            params = step(params, linear_gradient(params, client), 0.2)
         chex.assert_trees_all_close(row(models, client), params, atol=2e-6)
 
 
@@ -89,15 +88,15 @@ def test_per_fedavg_equals_numpy():
         for client in cohort:
             w = x
             for _ in range(3):
-                adapted = step(w, gradient(w, client), 0.4)
-                w = step(w, gradient(adapted, client), 0.2)
+                adapted = step(w, linear_gradient(w, client), 0.4)
+                w = step(w, linear_gradient(adapted, client), 0.2)
             updated.append(w)
         x = mean_of(updated)
     chex.assert_trees_all_close(last, x, atol=2e-6)
     for client in range(NUM_CLIENTS):
         params = x
         for _ in range(2):
-            params = step(params, gradient(params, client), 0.4)
+            params = step(params, linear_gradient(params, client), 0.4)
         chex.assert_trees_all_close(row(models, client), params, atol=5e-6)
 
 
@@ -147,7 +146,9 @@ def moreau(x, client, steps, rate, prox, inner_rate, inner_steps):
     w = theta = x
     for _ in range(steps):
         for _ in range(inner_steps):
-            slope = tree_map(lambda g, t, w: g + prox * (t - w), gradient(theta, client), theta, w)
+            slope = tree_map(
+                lambda g, t, w: g + prox * (t - w), linear_gradient(theta, client), theta, w
+            )
             theta = step(theta, slope, inner_rate)
         w = step(w, tree_map(lambda w, t: prox * (w - t), w, theta), rate)
     return w, theta
@@ -204,12 +205,12 @@ def test_apfl_equals_numpy():
         for client in cohort:
             w, v, alpha = x, local[client], alphas[client]
             for number in range(3):
-                slope = gradient(mixed(alpha, v, w), client)
+                slope = linear_gradient(mixed(alpha, v, w), client)
                 new = step(v, slope, 0.2 * alpha)
                 if number == 0:
                     along = sum(np.sum((v[name] - w[name]) * slope[name]) for name in v)
                     alpha = np.clip(alpha - 0.2 * along, 0, 1)
-                w, v = step(w, gradient(w, client), 0.2), new
+                w, v = step(w, linear_gradient(w, client), 0.2), new
             updated.append(w)
             kept[client] = v, alpha
         for client, (v, alpha) in kept.items():
