@@ -164,7 +164,10 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
             "run --communication.aggregation secure --communication.max-abs-value 0",
             "max_abs_value=0.0: expected a number > 0",
         ),
-        ("run --communication.top-k 2 --methods fedavg", "top_k=2.0: expected a number > 0 and <= 1"),
+        (
+            "run --communication.top-k 2 --methods fedavg",
+            "top_k=2.0: expected a number > 0 and <= 1",
+        ),
         ("run --communication.bits 40 --methods fedavg", "bits=40: expected an integer"),
         (
             "run --communication.bits 4 --communication.top-k 0.1 --methods fedavg",
