@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -55,7 +56,7 @@ class PostProcessed(NamedTuple):
 
 
 class _People(NamedTuple):
-    scores: Float[np.ndarray, "seeds people"]
+    scores: Float[np.ndarray, " people"]
     labels: np.ndarray
     groups: np.ndarray
     clients: np.ndarray
@@ -110,35 +111,34 @@ def post_process(
     codes = _check(data, features, len(seeds))
 
     def scored(run: int) -> dict[str, _People]:
-        own = data.partition(run)
+        one, own = _of_run(fitted, run), data.partition(run)
         examples = {"validation": own.validation, "test": own.test}
         return {
-            name: _scored(fitted, own, part, codes, personalized)
+            name: _scored(one, own, part, codes, personalized)
             for name, part in examples.items()
             if part is not None
         }
 
-    parts = [scored(0)] if data.num_partitions is None else map(scored, range(len(seeds)))
-    of_runs = list(parts) * (len(seeds) if data.num_partitions is None else 1)
+    of_runs = list(map(scored, range(len(seeds))))
     num_groups = int(np.prod([len(each.values) for each in codes.values()]))
     sizes = data.num_clients, num_groups
     thresholds = [
         fit_local_global_thresholds(
             np.stack([
-                _client_counts(of_run["validation"], run, client, num_groups, bins)
+                _client_counts(of_run["validation"], client, num_groups, bins)
                 for client in range(data.num_clients)
             ]),
             constraint,
             max_global_gap,
             max_local_gap,
         )
-        for run, of_run in enumerate(of_runs)
+        for of_run in of_runs
     ]  # fmt: skip
     values: dict[str, list[Any]] = {name: [] for name in ("accuracy", "client_gap", *_GAPS)}
     floors: dict[str, list[Any]] = {f"{name}_floor": [] for name in _GAPS}
-    for seed, own in enumerate(thresholds):
-        for part in of_runs[seed].values():
-            rows = part.scores[seed], part.groups, part.clients
+    for of_run, own in zip(of_runs, thresholds, strict=True):
+        for part in of_run.values():
+            rows = part.scores, part.groups, part.clients
             for chosen in (rows[0] >= 0.5, own.probabilities(*rows)):
                 counts = _count(part, np.asarray(chosen, float), sizes)
                 for name, value in _measure(constraint, counts).items():
@@ -241,6 +241,16 @@ def _check(data: FederatedData, features: Sequence[str] | None, num_seeds: int) 
     return {name: known[name] for name in known if name in chosen}
 
 
+def _of_run(fitted: FitResult, run: int) -> FitResult:
+    """Returns the models of one seed."""
+    models = fitted.personalized
+    return fitted._replace(
+        variables=jax.tree.map(lambda leaf: leaf[run : run + 1], fitted.variables),
+        rounds=fitted.rounds[run : run + 1],
+        personalized=models and (lambda _, client: models(run, client)),
+    )
+
+
 def _scored(
     fitted: FitResult,
     data: FederatedData,
@@ -249,20 +259,17 @@ def _scored(
     personalized: bool,
 ) -> _People:
     """Returns scores, labels, groups and clients of the people of a part."""
-    rows = [
-        part.order[start : start + size]
-        for start, size in zip(part.offsets, part.sizes, strict=True)
-    ]
+    rows = part.client_indices
     together = np.concatenate(rows)
     if personalized:
         scores = [
-            fitted.predict_proba(part.features[own], client=client)[..., 1]
+            fitted.predict_proba(part.features[own], client=client)[0, :, 1]
             for client, own in enumerate(rows)
             if len(own)
         ]
-        scores = np.concatenate(scores, axis=1)
+        scores = np.concatenate(scores)
     else:
-        scores = fitted.predict_proba(part.features[together])[..., 1]
+        scores = fitted.predict_proba(part.features[together])[0, :, 1]
     names = [each.name for each in data.sensitive_names or ()]
     assert part.sensitive_features is not None
     codes = np.asarray(part.sensitive_features)[together]
@@ -272,12 +279,10 @@ def _scored(
     return _People(scores, np.asarray(part.labels)[together], np.asarray(groups), clients)
 
 
-def _client_counts(
-    people: _People, run: int, client: int, num_groups: int, bins: int
-) -> np.ndarray:
+def _client_counts(people: _People, client: int, num_groups: int, bins: int) -> np.ndarray:
     own = people.clients == client
     return count_scores(
-        people.scores[run, own], people.labels[own], people.groups[own], num_groups, bins
+        people.scores[own], people.labels[own], people.groups[own], num_groups, bins
     )
 
 

@@ -59,7 +59,7 @@ class RelabeledSolver(Solver):
 
     @property
     def fixed_num_steps(self):
-        """Whether all clients take equally many steps."""
+        """True if all clients take equally many steps."""
         return self.solver.fixed_num_steps
 
     @property
@@ -69,7 +69,7 @@ class RelabeledSolver(Solver):
 
     @property
     def has_global_model(self):
-        """Whether the global model is a result."""
+        """True if the global model is a result."""
         return self.solver.has_global_model
 
     @property

@@ -66,12 +66,12 @@ class ClientExamples(NamedTuple):
 
     @property
     def has_all_clients(self) -> bool:
-        """Whether this device has the examples of all clients."""
+        """True if this device has the examples of all clients."""
         return self.devices is None or isinstance(self.devices, Replicated)
 
     @property
     def has_targets(self) -> bool:
-        """Whether labels are floating-point targets instead of classes."""
+        """True if labels are floating-point targets instead of classes."""
         return np.issubdtype(self.labels.dtype, np.floating)
 
     @property

@@ -224,10 +224,11 @@ def add_legend(figure: Figure, title: str | None = None, **settings: Any) -> Non
     figure.legend(title=title, **place, **settings)
 
 
-def about_seeds(values: xr.DataArray, intervals: str) -> str:
-    """Returns the title of a legend of means over seeds, with the name of their intervals."""
+def about_seeds(values: xr.DataArray | xr.Dataset, intervals: str = "") -> str:
+    """Returns the title of a legend of means over seeds, with the name of intervals if any."""
     seeds = values.sizes["seed"]
-    return f"mean of {seeds} seeds,\n{intervals}: 95% CI" if seeds > 1 else "one seed"
+    drawn = f",\n{intervals}: 95% CI" if intervals else ""
+    return f"mean of {seeds} seeds{drawn}" if seeds > 1 else "one seed"
 
 
 def annotate(axes: Axes, text: str, at: tuple[float, float], right: bool = True) -> None:

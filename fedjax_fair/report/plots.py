@@ -130,8 +130,7 @@ def distribution(results: xr.Dataset, round: int = -1) -> Figure:
             f"round={round!r}: expected -1 or one of {rounds.tolist()}; evaluate more often "
             "(eval_every) to have other rounds."
         )
-    when = "last round" if round == -1 else f"round {round}"
-    return _distribution(drawing.to_percent(values), quantity, results, when, round)
+    return _distribution(drawing.to_percent(values), quantity, results, round)
 
 
 def loss_gap_distribution(results: xr.Dataset) -> Figure:
@@ -158,11 +157,11 @@ def loss_gap_distribution(results: xr.Dataset) -> Figure:
     gaps = loss_gaps(results)["loss_gap"].transpose("algorithm", "seed", "round", "client")
     unit = gaps.attrs["units"]
     quantity = Quantity("loss_gap", "loss gap", "lower", "Loss gap", unit)
-    return _distribution(gaps, quantity, results, "last round")
+    return _distribution(gaps, quantity, results)
 
 
 def _distribution(
-    values: xr.DataArray, quantity: Quantity, results: xr.Dataset, when: str, round: int = -1
+    values: xr.DataArray, quantity: Quantity, results: xr.Dataset, round: int = -1
 ) -> Figure:
     """Plots values ``[algorithm, seed, round, client]``; of methods without values, nothing."""
     tenth = 0.1 if quantity.better == "higher" else 0.9
@@ -186,7 +185,7 @@ def _distribution(
         xlabel=drawing.label(values), ylabel=f"Share of clients with at most this {heading} (%)"
     )
     axes.set(ylim=(0, 1), yticks=np.linspace(0, 1, 6), yticklabels=range(0, 101, 20))
-    parts = results.attrs.get("data", ""), when
+    parts = results.attrs.get("data", ""), "last round" if round == -1 else f"round {round}"
     axes.set_title(", ".join(drawing.escape_mathtext(part) for part in parts if part), loc="left")
     drawing.add_legend(figure)
     return figure

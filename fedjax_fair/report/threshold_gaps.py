@@ -65,6 +65,5 @@ def threshold_gaps(results: xr.Dataset) -> Figure:
     criterion = results.attrs["constraint"].replace("_", " ")
     axes.set(xlabel="Client", ylabel=f"Gap of test examples in\n{criterion} (points)")
     axes.set_ylim(bottom=0)
-    seeds = results.sizes["seed"]
-    drawing.add_legend(figure, f"mean of {seeds} seeds" if seeds > 1 else "one seed")
+    drawing.add_legend(figure, drawing.about_seeds(results))
     return figure

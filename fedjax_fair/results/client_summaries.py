@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 import jax
@@ -80,11 +81,7 @@ def client_summaries(
             "use scale='interval'."
         )
     found = _functions(better, chosen, str(about.get("units", "1")))
-    by_run = jax.jit(jnp.vectorize(
-        lambda run: tuple(function(run) for function, *_ in found.values()),
-        signature=f"(n)->{','.join(['()'] * len(found))}",
-    ))  # fmt: skip
-    columns = by_run(jnp.asarray(values.values, jnp.float32))
+    columns = _compiled(better, chosen)(jnp.asarray(values.values, jnp.float32))
     of_run, title = values.isel(client=0, drop=True), str(about.get("long_name", name))
     variables = {}
     for column, (suffix, (_, text, direction, unit)) in zip(columns, found.items(), strict=True):
@@ -118,6 +115,17 @@ def _functions(
             "angle": (fairness.loss_angle, "angle to equal values", "lower", "degree"),
         }
     return found
+
+
+# Tables, figures and comparisons summarize the same variables again, without compiling again.
+@cache
+def _compiled(better: Better, scale: Scale) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
+    """Returns a function from values ``[..., clients]`` to each of the summaries."""
+    functions = [function for function, *_ in _functions(better, scale, "1").values()]
+    return jax.jit(jnp.vectorize(
+        lambda run: tuple(function(run) for function in functions),
+        signature=f"(n)->{','.join(['()'] * len(functions))}",
+    ))  # fmt: skip
 
 
 def client_summary(dataset: xr.Dataset, metric: str) -> xr.DataArray | None:

@@ -161,13 +161,17 @@ def _compare(
 
 def with_client_summaries(dataset: xr.Dataset, *metrics: str) -> xr.Dataset:
     """Adds those of the metrics that are summaries of `client_summaries` or `loss_gaps`."""
-    for metric in metrics:
-        if metric in dataset:
-            continue
-        source = loss_gaps(dataset) if metric.startswith("loss_gap_") else dataset
-        if (summary := client_summary(source, metric)) is not None:
+    missing = [metric for metric in metrics if metric not in dataset]
+    gaps = loss_gaps(dataset) if any(map(_is_of_gaps, missing)) else {}
+    for metric in missing:
+        summary = gaps.get(metric) if _is_of_gaps(metric) else client_summary(dataset, metric)
+        if summary is not None:
             dataset = dataset.assign({metric: summary})
     return dataset
+
+
+def _is_of_gaps(metric: str) -> bool:
+    return metric.startswith("loss_gap_")
 
 
 def gaps_by_feature(dataset: xr.Dataset) -> list[str]:

@@ -115,7 +115,7 @@ class Source(NamedTuple):
 
     @property
     def needs_folder(self) -> bool:
-        """Whether its files are in a folder, not in an installed package."""
+        """True if its files are in a folder, not in an installed package."""
         return self.find is not bundled
 
     @property

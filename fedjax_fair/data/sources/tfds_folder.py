@@ -88,7 +88,7 @@ def read_chunks(folder: Path, split: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def _is_not_about_opencv(record: logging.LogRecord) -> bool:
-    """Whether a message is not the advice to install OpenCV: images are decoded only once."""
+    """Returns whether a message is no advice to install OpenCV: images are decoded only once."""
     return not record.getMessage().startswith("OpenCV is not installed")
 
 
