@@ -26,6 +26,10 @@ export JAX_COMPILATION_CACHE_DIR := $(CACHE)
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
+# Workers of tests share the cores. Threads of OpenBLAS, which factorizations of JAX call, would wait
+# for work by spinning: a third of the processor time of rounds of FedCor.
+export OPENBLAS_NUM_THREADS := 1
+
 # What differs from SINCE, which `make check SINCE=main` changes: style, types and tests in reach.
 SINCE ?= HEAD
 

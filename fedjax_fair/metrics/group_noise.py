@@ -6,7 +6,6 @@ together. A difference that is not above its noise floor is no evidence of unfai
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -203,4 +202,7 @@ def _draw(
 
 
 def _evaluate(criterion: str, counts: np.ndarray) -> np.ndarray:
-    return np.asarray(jax.jit(partial(difference, criterion))(jnp.asarray(counts, jnp.int32)))
+    return np.asarray(_difference(criterion, jnp.asarray(counts, jnp.int32)))
+
+
+_difference = jax.jit(difference, static_argnums=0)
