@@ -128,15 +128,16 @@ def make_federation(seed=0, sizes=SIZES) -> FederatedData:
     return FederatedData(draw(), draw(), None, NUM_CLASSES, "small")
 
 
-def with_sensitive_feature(data: FederatedData) -> FederatedData:
-    """Adds a sensitive feature of two values, for the methods that need one."""
+def with_people(data: FederatedData) -> FederatedData:
+    """Adds a sensitive feature of two values and validation examples, which some methods need."""
 
     def with_codes(part):
         codes = np.arange(len(part.labels), dtype=np.int32)[:, None] % 2
         return part._replace(sensitive_features=codes)
 
     names = (SensitiveFeature("sex", ("F", "M")),)
-    return data.map_parts(with_codes)._replace(sensitive_names=names)
+    validated = data._replace(validation=data.validation or data.test)
+    return validated.map_parts(with_codes)._replace(sensitive_names=names)
 
 
 def times_for(method: str, num_clients: int) -> ClientTimes | None:

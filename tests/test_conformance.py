@@ -21,7 +21,7 @@ from conftest import (
     linear_model,
     make_federation,
     normalized_model,
-    with_sensitive_feature,
+    with_people,
 )
 
 from fedjax_fair import (
@@ -192,11 +192,8 @@ AGGREGATORS = ASYNCHRONOUS | {
     "fedlf": aggregators.FedLF,
     "fedmdfg": partial(aggregators.FedMDFG, halvings=2),
     "fedheal": partial(aggregators.FedHEAL, 0.6),
-    "fair_fate": lambda: aggregators.FairFATE(
-        (FEDERATION.train.features[:32], FEDERATION.train.labels[:32]),
-        np.arange(32) % 2,
-        num_rounds=10,
-        metrics=("equal_opportunity", "demographic_parity"),
+    "fair_fate": partial(
+        aggregators.FairFATE, 10, criteria=("equal_opportunity", "demographic_parity")
     ),
     "fltrust": lambda: aggregators.FLTrust(
         (FEDERATION.train.features[:8], FEDERATION.train.labels[:8]), solvers.SGD(0.1, 4, epochs=1)
@@ -293,9 +290,7 @@ CLASSES = combine(str.isidentifier)
 FURTHER = combine(lambda name: not name.isidentifier())
 
 
-FEDERATION = with_sensitive_feature(make_federation())._replace(
-    groups=np.array([0, 1, 0, 2, 1, 0], np.int32)
-)
+FEDERATION = with_people(make_federation())._replace(groups=np.array([0, 1, 0, 2, 1, 0], np.int32))
 """Its groups of clients and of people are known, for the roles that need them."""
 
 ROUNDS = 5

@@ -54,6 +54,7 @@ FEW = SELECTORS.keys() - set().union(*ALL.values())
 ALL_OF_AGGREGATORS = {
     "the weights of all clients are normalized": {"aaggff", "aaggff, in a silo", "fedpw"},
     "updates of all clients are compared": {"fedfv", "fedheal", "fedmdfg", "fedlf"},
+    "validation examples of all clients are predicted": {"fair_fate"},
 }
 """Why an aggregator touches all clients."""
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import times_for, with_sensitive_feature
+from conftest import times_for, with_people
 
 from fedjax_fair import aggregators, data, models, selectors, solvers, submodular
 from fedjax_fair.app.build import method_round
@@ -146,7 +146,7 @@ def test_all_products_but_those_of_networks_have_full_precision(name):
     if name == "fedbn":
         model = replace(config.model, name="resnet18", norm="batch")
     config = replace(config, model=model, solver=solver)
-    federated, network = with_sensitive_feature(grouped_digits()), None
+    federated, network = with_people(grouped_digits()), None
     if name in GROUPS["adapters"]:
         plain = models.mlp(10)
         variables = plain.init(jax.random.key(0), federated.train.features[:1])

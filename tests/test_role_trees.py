@@ -32,10 +32,6 @@ def trusted(factor=1.0):
     return factor * np.arange(6, dtype=np.float32).reshape(2, 3), np.array([0, 1])
 
 
-def people(factor=1.0):
-    return factor * np.ones((4, 1), np.float32), np.array([0, 0, 1, 1])
-
-
 CASES = {
     "Mean": Case(
         lambda: aggregators.Mean("num_examples"),
@@ -71,17 +67,10 @@ CASES = {
         structure={"scope": "local", "sensitive_feature": "sex"},
     ),
     "FairFATE": Case(
-        lambda: aggregators.FairFATE(people(), [0, 1, 0, 1], num_rounds=5),
-        "FairFATE(\n    root=([[1.0], [1.0], [1.0], [1.0]], [0, 0, 1, 1]),\n"
-        "    root_groups=[0, 1, 0, 1],\n    num_rounds=5,\n)",
-        {
-            "root": people(2.0),
-            "root_groups": [1, 0, 1, 0],
-            "momentum": 0.5,
-            "strength": 0.2,
-            "growth": 0.1,
-        },
-        {"num_rounds": 6, "metrics": ("equal_opportunity",)},
+        lambda: aggregators.FairFATE(5),
+        "FairFATE(num_rounds=5)",
+        {"beta": 0.5, "strength": 0.2, "growth": 0.1},
+        {"num_rounds": 6, "criteria": ("equal_opportunity",), "sensitive_feature": "sex"},
     ),
     "FLTrust": Case(
         lambda: aggregators.FLTrust(trusted(), solvers.SGD(0.1, 2, steps=1)),

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sensitive import SensitiveGroups
 from fedjax_fair.evaluation.client_predictions import apply_model
-from fedjax_fair.evaluation.sums import client_sum
+from fedjax_fair.evaluation.sums import client_sum, map_examples
 from fedjax_fair.numerics.labels import check_one_label
-from fedjax_fair.roles import Context, Variables
+from fedjax_fair.parallel import collectives
+from fedjax_fair.roles import Context, Model, Variables
 
-__all__ = ["Cells", "client_cells", "client_labels", "info_of_groups"]
+__all__ = ["Cells", "client_cells", "client_labels", "info_of_groups", "pooled_counts"]
 
 _COUNTED = (
     "people are counted by group and label; FedFBMean(criterion='client_parity') and "
@@ -79,3 +82,21 @@ def client_labels(context: Context, groups: SensitiveGroups) -> Float[Array, "cl
 
     clients = jnp.arange(context.num_clients, dtype=jnp.int32)
     return context.map_clients(lambda client, _: client_sum(sum_fn, examples, client), clients)
+
+
+def pooled_counts(
+    model: Model, variables: Variables, examples: ClientExamples, groups: SensitiveGroups
+) -> Float[Array, "groups 2 2"]:
+    """Counts the examples of all clients by group, label and prediction of one model."""
+    check_one_label(examples.labels, _COUNTED)
+
+    def cells_of(indices):
+        outputs = apply_model(model, variables, examples.features[indices])
+        is_positive, is_selected = examples.labels[indices] == 1, model.predict(outputs) == 1
+        cells = 2 * groups.of(examples, indices) + is_positive.astype(jnp.int32)
+        return 2 * cells + is_selected.astype(jnp.int32)
+
+    cells, _, owners = map_examples(cells_of, examples)
+    counted = (owners < examples.num_clients).astype(jnp.float32)
+    counts = jax.ops.segment_sum(counted, cells, 4 * groups.number)
+    return collectives.all_reduce(examples, counts).reshape(groups.number, 2, 2)

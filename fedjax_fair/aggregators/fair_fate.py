@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair.aggregators.root_examples import as_root, check_types
+from fedjax_fair.aggregators.cells import pooled_counts
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
-from fedjax_fair.evaluation.client_predictions import apply_model
+from fedjax_fair.data.sensitive import SensitiveGroups, find_two_groups
 from fedjax_fair.numerics.trees import scale_tree
 from fedjax_fair.roles import Aggregation, Aggregator, Context, Number, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FairFATE"]
 
-FairnessRatio = Literal["demographic_parity", "equal_opportunity", "equalized_odds"]
+_CRITERIA = ("demographic_parity", "equal_opportunity", "equalized_odds")
 
 
 class FairFATE(Aggregator):
     r"""Adds momentum of the updates of those clients whose models are fairer than the server's.
 
     With the update :math:`U_k = w_k - w` of a participant, the fairness :math:`F_k` of its model
-    and :math:`F_s` of the received model, both on examples of the server, and shares :math:`p_k` by
-    number of examples,
+    and :math:`F_s` of the received model, both on the validation examples of all clients, and
+    shares :math:`p_k` by number of training examples,
 
     .. math::
 
@@ -39,60 +36,66 @@ class FairFATE(Aggregator):
 
     where :math:`\alpha_F = 0` if no model is fairer, :math:`\beta_t = \beta_0 (1 - t / T) / ((1 -
     \beta_0) + \beta_0 (1 - t / T))` and :math:`\lambda_t = \min(1, \lambda_0 (1 + \rho)^t)` in
-    round :math:`t` of :math:`T`, from 1. Fairness is the sum of the ``metrics``, each scaled to the
-    range of the values of :math:`F_s` and all :math:`F_k`. A metric is the ratio of the smaller to
-    the larger rate of two groups: 1 is fair, also if both are 0. Class 1 is the favorable one.
+    round :math:`t` of :math:`T`, from 1. Fairness is the sum of the ``criteria``, each scaled to
+    the range of the values of :math:`F_s` and all :math:`F_k`. A criterion is the ratio of the
+    smaller to the larger rate of two groups: 1 is fair, also if both are 0 or a group has no people
+    that the rate counts. Class 1 is the favorable one.
 
-    The authors' code has :math:`T = 100` and lets :math:`\lambda_t` exceed 1. Updates of the whole
-    cohort are in memory. This is not a method of the command line, because the examples of the
-    server are arrays. Updates that are not finite do not count. Normalization statistics are
-    averaged by size.
+    The server needs validation examples of its own, for which the pooled validation examples of the
+    clients stand. Metrics of validation examples are therefore too good to choose settings by.
+    Every model of a round predicts all of these examples. The authors' code has :math:`T = 100` and
+    lets :math:`\lambda_t` exceed 1. Updates of the whole cohort are in memory. Updates that are
+    not finite do not count. Normalization statistics are averaged by size.
 
     Weights are those of the new updates: :math:`\lambda_t` times the ones in :math:`\alpha_F`, plus
     :math:`(1 - \lambda_t) p_k`. Info: the ``fairness`` :math:`F_k` of every participant and the
     ``server_fairness`` :math:`F_s`.
 
     Args:
-        root: Examples of the server, features ``[n, ...]`` and labels ``[n]``, of the clients'
-            shapes and types (floats become float32, integers other than uint8 features int32).
-        root_groups: Sensitive group of each of these examples, 0 or 1.
         num_rounds: :math:`T`.
-        metrics: One or more of ``"demographic_parity"``, ``"equal_opportunity"`` and
+        criteria: One or more of ``"demographic_parity"``, ``"equal_opportunity"`` and
             ``"equalized_odds"``.
-        momentum: :math:`\beta_0`, in ``[0, 1)``.
-        strength: :math:`\lambda_0`, in ``[0, 1]``; 0 is ``Mean("num_examples")``.
-        growth: :math:`\rho` >= 0.
+        sensitive_feature: Name of a sensitive feature with two values; None if there is only one.
+        beta: Momentum :math:`\beta_0`, in ``[0, 1)``.
+        strength: Share :math:`\lambda_0` of the momentum in a step before it grows, in ``[0, 1]``;
+            0 is ``Mean("num_examples")``.
+        growth: Relative growth :math:`\rho` of this share per round, >= 0.
 
     Raises:
-        ValueError: If a setting is out of range, a group has no examples of class 1 or none of
-            others, or (when traced) the examples have other shapes or types than the clients'.
+        ValueError: If a setting is out of range, or (when traced) the data has no validation
+            examples, no two sensitive groups, or several labels per example.
 
     References:
         Salazar, Fernandes, Araújo, Abreu, *FAIR-FATE: Fair Federated Learning with Momentum*, 2023,
         https://arxiv.org/abs/2209.13678
 
     Examples:
-        >>> trusted = np.ones((4, 8)), [0, 1, 0, 1]
-        >>> aggregator = FairFATE(trusted, [0, 0, 1, 1], num_rounds=50)
+        >>> aggregator = FairFATE(num_rounds=50)
     """
 
-    root: tuple[ArrayLike, ArrayLike] = setting(as_root)
-    root_groups: ArrayLike
-    _: KW_ONLY
     num_rounds: int = setting(checks.positive_int)
-    metrics: tuple[FairnessRatio, ...] = ("demographic_parity",)
-    momentum: Number = setting(checks.unit_interval, default=0.9)
+    _: KW_ONLY
+    criteria: Sequence[str] = ("demographic_parity",)
+    sensitive_feature: str | None = None
+    beta: Number = setting(checks.unit_interval, default=0.9)
     strength: Number = setting(checks.fraction, default=0.1)
     growth: Number = setting(checks.non_negative, default=0.05)
 
     def __post_init__(self):
-        if not self.metrics:
-            raise ValueError("metrics=(): expected one or more; name demographic_parity.")
-        for metric in self.metrics:
-            checks.one_of("metrics", metric, get_args(FairnessRatio))
-        self._convert(root_groups=_check_groups(self.root_groups, self.root[1]))
+        if not self.criteria:
+            raise ValueError("criteria=(): expected one or more; name demographic_parity.")
+        for criterion in self.criteria:
+            checks.one_of("criteria", criterion, _CRITERIA)
+        self._convert(criteria=tuple(self.criteria))
 
     def init(self, context):
+        if context.validation is None:
+            raise ValueError(
+                "FairFATE: the data has no validation examples, by which the server measures "
+                "fairness; hold some out by validation_fraction=0.2 (--data.validation-fraction "
+                "0.2)."
+            )
+        self._groups(context)
         return jax.tree.map(jnp.zeros_like, context.variables.params)
 
     def aggregate(self, state, cohort, results, context):
@@ -106,7 +109,7 @@ class FairFATE(Aggregator):
         fair = normalize_weights(valid, jnp.where(fairness > server, fairness, 0))
         time = context.round.astype(jnp.float32) + 1
         rest = jnp.maximum(1 - time / self.num_rounds, 0)
-        decay = self.momentum * rest / ((1 - self.momentum) + self.momentum * rest)
+        decay = self.beta * rest / ((1 - self.beta) + self.beta * rest)
         strength = jnp.minimum(self.strength * (1 + self.growth) ** time, 1)
         fair_update = weighted_sum(updates.params, fair)
         velocity = jax.tree.map(
@@ -122,53 +125,41 @@ class FairFATE(Aggregator):
         info = {"fairness": fairness, "server_fairness": server}
         return Variables(params, mean.state), velocity, Aggregation(weights, info)
 
-    def _ratios(self, variables: Variables, context: Context) -> Float[Array, " metrics"]:
-        """Returns the metrics of a model on the examples of the server."""
-        features, labels = check_types(self.root, context.examples)
-        predicted = context.model.predict(apply_model(context.model, variables, features)) == 1
-        is_of_one, is_positive = jnp.asarray(self.root_groups) == 1, labels == 1
+    def _groups(self, context: Context) -> SensitiveGroups:
+        return find_two_groups("FairFATE", context.sensitive_names, self.sensitive_feature)
 
-        def ratio(counted):
-            people = jnp.stack([~is_of_one & counted, is_of_one & counted])
-            rates = jnp.mean(predicted[None] & people, axis=1, dtype=jnp.float32)
-            rates /= jnp.mean(people, axis=1, dtype=jnp.float32)
-            highest = jnp.max(rates)
-            return jnp.where(highest > 0, jnp.min(rates) / jnp.where(highest > 0, highest, 1), 1.0)
-
-        opportunity = ratio(is_positive)
+    def _ratios(self, variables: Variables, context: Context) -> Float[Array, " criteria"]:
+        """Returns the criteria of a model on the validation examples of all clients."""
+        assert context.validation is not None  # `init` has checked it.
+        groups = self._groups(context)
+        counts = pooled_counts(context.model, variables, context.validation, groups)
+        opportunity = _ratio(counts[:, 1])
         values = {
-            "demographic_parity": ratio(jnp.ones_like(is_positive)),
+            "demographic_parity": _ratio(jnp.sum(counts, axis=1)),
             "equal_opportunity": opportunity,
-            "equalized_odds": jnp.minimum(opportunity, ratio(~is_positive)),
+            "equalized_odds": jnp.minimum(opportunity, _ratio(counts[:, 0])),
         }
-        return jnp.stack([values[metric] for metric in self.metrics])
+        return jnp.stack([values[criterion] for criterion in self.criteria])
+
+
+def _ratio(counts: Float[Array, "groups 2"]) -> Float[Array, ""]:
+    """Returns the ratio of the groups' rates of prediction 1; 1 if none is positive or defined."""
+    people = jnp.sum(counts, axis=1)
+    rates = counts[:, 1] / jnp.maximum(people, 1)
+    highest = jnp.max(rates)
+    is_defined = jnp.all(people > 0) & (highest > 0)
+    return jnp.where(is_defined, jnp.min(rates) / jnp.where(is_defined, highest, 1), 1.0)
 
 
 def _scale_and_sum(
-    of_clients: Float[Array, "cohort metrics"],
-    of_server: Float[Array, " metrics"],
+    of_clients: Float[Array, "cohort criteria"],
+    of_server: Float[Array, " criteria"],
     valid: Bool[Array, " cohort"],
 ) -> tuple[Float[Array, " cohort"], Float[Array, ""]]:
-    """Scales each metric to the range of its values, and sums over metrics."""
+    """Scales each criterion to the range of its values, and sums over criteria."""
     counted = valid[:, None]
     low = jnp.minimum(jnp.min(of_clients, axis=0, where=counted, initial=jnp.inf), of_server)
     high = jnp.maximum(jnp.max(of_clients, axis=0, where=counted, initial=-jnp.inf), of_server)
     width = jnp.where(high > low, high - low, 1)
     of_clients = jnp.sum((of_clients - low[None]) / width[None], axis=1)
     return jnp.where(valid, of_clients, 0), jnp.sum((of_server - low) / width)
-
-
-def _check_groups(groups: Any, labels: Any) -> Any:
-    """Returns the groups as integers, if all cells of group and label have examples."""
-    if isinstance(groups, Tracer) or isinstance(labels, Tracer):
-        return groups
-    groups, is_positive = np.asarray(groups), np.asarray(labels) == 1
-    cells = {(int(g), int(y)) for g, y in zip(groups.ravel(), is_positive.ravel(), strict=False)}
-    is_of_two = groups.shape == is_positive.shape and groups.dtype.kind in "iub"
-    if not is_of_two or cells != {(0, 0), (0, 1), (1, 0), (1, 1)}:
-        raise ValueError(
-            f"root_groups of shape {groups.shape} and type {groups.dtype}: expected a 0 or 1 for "
-            f"each of {len(is_positive)} labels, each with examples of class 1 and of others; "
-            "combine groups, or give the server more examples."
-        )
-    return groups.astype(np.int32)

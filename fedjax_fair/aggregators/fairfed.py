@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_fair.aggregators.cells import client_cells
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.data.sensitive import SensitiveGroups, find_groups
+from fedjax_fair.data.sensitive import SensitiveGroups, find_two_groups
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, setting
 from fedjax_fair.utils import checks
 
@@ -108,13 +108,8 @@ class FairFed(Aggregator):
         return self.metric != "accuracy"
 
     def _groups(self, context: Context) -> SensitiveGroups:
-        groups = find_groups("FairFed", context.sensitive_names, self.sensitive_feature)
-        if groups.number != 2:
-            raise ValueError(
-                f"FairFed compares two sensitive groups, and the data has {groups.number}: set "
-                "sensitive_feature to the name of a feature with two values, or metric='accuracy'."
-            )
-        return groups
+        names = context.sensitive_names
+        return find_two_groups("FairFed", names, self.sensitive_feature, ", or metric='accuracy'")
 
     def _group_differences(
         self, cohort: Cohort, context: Context

@@ -264,6 +264,7 @@ def method_round(
         selector_settings = replace(selector_settings, cohort_size=concurrency)
     selector = construct(classes["selector"], selector_settings, **defaults)
     solver = construct(classes["solver"], solver_settings)
+    linked["num_rounds"] = config.training.rounds
     aggregator = construct(classes["aggregator"], method_config.aggregator, **linked)
     if method.server_optimizer is not None:
         optimizer = construct(classes["server_optimizer"], method_config.server_optimizer)
@@ -398,7 +399,7 @@ def server_view(method: Method) -> str:
     if method.centralized_fn is not None:
         return "examples"
     classes = role_classes(method)
-    placeholders: dict[str, Any] = dict.fromkeys(method.linked_settings, 1)
+    placeholders: dict[str, Any] = dict.fromkeys(("num_rounds", *method.linked_settings), 1)
     roles = [construct(classes[role], None, **placeholders) for role in ("selector", "aggregator")]
     views = get_args(ServerView)
     for role in roles:

@@ -125,14 +125,15 @@ def _adapted(data: FederatedData) -> Model:
 
 
 def _with_people(data: FederatedData) -> FederatedData:
-    """Adds a sensitive feature, for methods of group fairness."""
+    """Adds a sensitive feature and validation examples, for methods of group fairness."""
 
     def with_codes(part: ClientExamples) -> ClientExamples:
         codes: Any = np.zeros((len(part.labels), 1), np.int32)
         return part._replace(sensitive_features=codes)
 
     names = (SensitiveFeature("feature", ("first", "second")),)
-    return data.map_parts(with_codes)._replace(sensitive_names=names)
+    validated = data._replace(validation=data.test)
+    return validated.map_parts(with_codes)._replace(sensitive_names=names)
 
 
 def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:

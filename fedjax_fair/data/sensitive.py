@@ -28,6 +28,7 @@ __all__ = [
     "check_sensitive_names",
     "encode_sensitive",
     "find_groups",
+    "find_two_groups",
 ]
 
 MAX_SENSITIVE_VALUES = 1000
@@ -289,3 +290,29 @@ def find_groups(
             strides[position] = number
             number *= len(names[position].values)
     return SensitiveGroups(number, strides)
+
+
+def find_two_groups(
+    role: str,
+    names: Sequence[SensitiveFeature] | None,
+    feature: str | None = None,
+    otherwise: str = "",
+) -> SensitiveGroups:
+    """As `find_groups`, for a role that compares two groups.
+
+    Args:
+        role: Name of the role, for messages.
+        names: The sensitive features of the data.
+        feature: Name of one of them, or None for all.
+        otherwise: What else helps against another number of groups, for messages.
+
+    Raises:
+        ValueError: As `find_groups`, or if there are not two groups.
+    """
+    groups = find_groups(role, names, feature)
+    if groups.number != 2:
+        raise ValueError(
+            f"{role} compares two sensitive groups, and the data has {groups.number}: set "
+            f"sensitive_feature to the name of a feature with two values{otherwise}."
+        )
+    return groups

@@ -226,6 +226,7 @@ class Context(NamedTuple):
             if they are a few of many; a selector may read them in place of the mask.
         key: Key of random initial states, for ``init``; None in rounds.
         sensitive_names: Names and values of the sensitive features of examples, or None.
+        validation: Validation examples of all clients, or None.
     """
 
     round: Int[Array, ""]
@@ -244,6 +245,7 @@ class Context(NamedTuple):
     unavailable: Int[Array, " unavailable"] | None = None
     key: Key[Array, ""] | None = None
     sensitive_names: tuple[SensitiveFeature, ...] | None = None
+    validation: ClientExamples | None = None
 
     @property
     def sizes(self) -> Int[Array, " clients"]:

@@ -38,4 +38,5 @@ def make_context(
         weighted_sum=partial(collectives.weighted_sum, data.train),
         map_clients=partial(collectives.map_clients, data.train),
         sensitive_names=data.sensitive_names,
+        validation=data.validation,
     )

@@ -1,5 +1,6 @@
 """FairFATE: the worked example, rates of groups, and momentum over rounds in NumPy."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,11 +8,16 @@ from conftest import aggregate_rows, make_context
 
 from fedjax_fair import aggregators
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.roles import Model, Variables
 
 SIZES = (10, 20, 10)
 RATES = (0.6, 0.9, 0.5, 0.7)
 """Rates of group 1 for models (0, 0), (1, 0), (0, 1) and (1, 1); those of group 0 are 1."""
+
+ORDER = np.random.default_rng(0).permutation(20).astype(np.int32)
+NAMES = (SensitiveFeature("sex", ("F", "M")),)
+THREE = (SensitiveFeature("age", ("a", "b", "c")),)
 
 
 def model():
@@ -30,15 +36,26 @@ def model():
     )
 
 
-def root():
-    """Twenty people, ten of each group, with five positive labels each."""
+def people():
+    """Features, labels and groups of ten people per group, of whom five have label 1."""
     of_one = np.stack([np.arange(10) < round(10 * rate) for rate in RATES], axis=1)
     features = np.concatenate([np.ones((10, 4)), of_one]).astype(np.float32)
-    labels = np.tile([0, 1], 10)
-    return (features, labels), np.repeat([0, 1], 10)
+    return features, np.tile([0, 1], 10).astype(np.int32), np.repeat([0, 1], 10)
 
 
-def context_of(round, w=(0, 0)):
+def validation(order=ORDER, sizes=(13, 0, 7)):
+    """The people as validation examples of three clients, of which one has none."""
+    features, labels, groups = people()
+    sizes = np.array(sizes, np.int32)
+    offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
+    codes = groups[:, None].astype(np.int32)
+    return jax.tree.map(
+        jnp.asarray,
+        ClientExamples(features, labels, order, offsets, sizes, sensitive_features=codes),
+    )
+
+
+def context_of(round, w=(0, 0), validation=validation, names=NAMES):
     total = sum(SIZES)
     sizes = np.array(SIZES, np.int32)
     examples = ClientExamples(
@@ -49,7 +66,8 @@ def context_of(round, w=(0, 0)):
         sizes,
     )
     variables = Variables({"w": jnp.asarray(w, jnp.float32)}, {})
-    return make_context(examples, variables, model(), round=round)
+    context = make_context(examples, variables, model(), round=round)
+    return context._replace(validation=validation and validation(), sensitive_names=names)
 
 
 def combine(aggregator, updates, *context, **given):
@@ -60,7 +78,7 @@ UPDATES = np.array([[1.0, 0], [0, 1], [1, 1]])
 
 
 def fair_fate(**settings):
-    return aggregators.FairFATE(*root(), **{"num_rounds": 100} | settings)
+    return aggregators.FairFATE(**{"num_rounds": 100} | settings)
 
 
 def test_the_worked_example():
@@ -75,7 +93,7 @@ def test_the_worked_example():
 
 def test_momentum_over_rounds_equals_numpy():
     """The server's model stays (0, 0), so that fairness is the same in all rounds."""
-    settings = {"num_rounds": 4, "momentum": 0.8, "strength": 0.5, "growth": 0.2}
+    settings = {"num_rounds": 4, "beta": 0.8, "strength": 0.5, "growth": 0.2}
     aggregator, state, velocity = fair_fate(**settings), None, np.zeros(2)
     for number in range(5):
         step, state, _ = combine(aggregator, UPDATES, context_of(number), state)
@@ -102,10 +120,10 @@ def test_limits():
     np.testing.assert_allclose(step, 0.105 * UPDATES[2] + 0.895 * UPDATES[1:].T @ [2 / 3, 1 / 3])
 
 
-@pytest.mark.parametrize("metric", ["demographic_parity", "equal_opportunity", "equalized_odds"])
-def test_metrics_are_ratios_of_rates(metric):
+@pytest.mark.parametrize("criterion", ["demographic_parity", "equal_opportunity", "equalized_odds"])
+def test_criteria_are_ratios_of_rates(criterion):
     """Of people with label 1 in group 1, every second one, the rates are other ones."""
-    (features, labels), groups = root()
+    features, labels, groups = people()
     rates = []
     for place in range(4):
         predicted = features[:, place] == 1
@@ -116,13 +134,13 @@ def test_metrics_are_ratios_of_rates(metric):
                 "demographic_parity": ratio(labels >= 0),
                 "equal_opportunity": positive,
                 "equalized_odds": min(positive, negative),
-            }[metric]
+            }[criterion]
         )
-    aggregator = fair_fate(metrics=(metric,))
+    aggregator = fair_fate(criteria=(criterion,))
     for place, w in enumerate([(0, 0), (1, 0), (0, 1), (1, 1)]):
         found = aggregator._ratios(context_of(0, w).variables, context_of(0))
         np.testing.assert_allclose(found, [rates[place]], rtol=1e-6)
-    both = fair_fate(metrics=("demographic_parity", metric))
+    both = fair_fate(criteria=("demographic_parity", criterion))
     _, _, aggregation = combine(both, UPDATES, context_of(0))
     scaled = [
         (np.array(values) - min(values)) / (max(values) - min(values)) for values in (RATES, rates)
@@ -130,18 +148,43 @@ def test_metrics_are_ratios_of_rates(metric):
     np.testing.assert_allclose(aggregation.info["fairness"], sum(scaled)[1:], rtol=1e-5)
 
 
+def test_examples_of_no_client_and_groups_without_people_do_not_count():
+    """Without people of group 1 with label 1, no model has an equal opportunity ratio."""
+    _, labels, groups = people()
+    kept = np.flatnonzero((groups == 0) | (labels == 0)).astype(np.int32)
+    context = context_of(0, validation=lambda: validation(kept, (7, 8, 0)))
+    criteria = ("demographic_parity", "equal_opportunity", "equalized_odds")
+    selected = people()[0][kept, 0][groups[kept] == 1].mean()
+    negative = selected  # All people of group 1 that are left have label 0.
+    found = fair_fate(criteria=criteria)._ratios(context.variables, context)
+    np.testing.assert_allclose(found, [selected, 1, negative], rtol=1e-6)
+    step, velocity, _ = combine(fair_fate(criteria=("equal_opportunity",)), UPDATES, context)
+    np.testing.assert_array_equal(velocity["w"], 0)
+    np.testing.assert_allclose(step, 0.895 * np.array([0.5, 0.75]), rtol=1e-5)
+
+
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"metrics": ()}, "metrics=\\(\\)"),
-        ({"metrics": ("accuracy",)}, "metrics='accuracy'"),
-        ({"root_groups": np.zeros(20, int)}, "root_groups of shape \\(20,\\)"),
-        ({"root_groups": np.zeros(3, int)}, "root_groups of shape \\(3,\\)"),
+        ({"criteria": ()}, "criteria=\\(\\)"),
+        ({"criteria": ("accuracy",)}, "criteria='accuracy'"),
+        ({"num_rounds": 0}, "num_rounds=0"),
     ],
 )
 def test_bad_settings_are_named(settings, said):
-    examples, groups = root()
-    given = {"root": examples, "root_groups": groups, "num_rounds": 10} | settings
     with pytest.raises(ValueError, match=said):
-        aggregators.FairFATE(**given)
+        fair_fate(**settings)
+
+
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        ({"validation": None}, "FairFATE: the data has no validation examples"),
+        ({"names": None}, "FairFATE: the data has no sensitive features"),
+        ({"names": THREE}, "FairFATE compares two sensitive groups, and the data has 3"),
+    ],
+)
+def test_data_without_what_the_server_needs_is_refused(context, said):
+    with pytest.raises(ValueError, match=said):
+        fair_fate().init(context_of(0, **context))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import times_for, with_sensitive_feature
+from conftest import times_for, with_people
 from jax.sharding import Mesh
 
 from fedjax_fair import aggregators, models, selectors, server_optimizers, solvers
@@ -82,6 +82,7 @@ ROLES = {
     "q_fedavg": (*FEDAVG[:2], aggregators.QFedAvg(learning_rate=0.1)),
     "fedfa": (*FEDAVG[:2], optimized(server_optimizers.FedAvgM(), aggregators.FedFA())),
     "fedpw": (selectors.Full(), SGD, aggregators.FedPW()),
+    "fair_fate": (*FEDAVG[:2], aggregators.FairFATE(PLANTED.training.rounds)),
     "krum": (*FEDAVG[:2], aggregators.Krum(byzantine=0)),
     "ffa_lora": FEDAVG,
     "fedex_lora": (*FEDAVG[:2], aggregators.FedEx()),
@@ -131,7 +132,7 @@ def test_every_method_has_its_roles(name):
         config = replace(config, model=OTHER_MODELS[name])
     if name in registry.GROUPS["asynchronous"]:
         config = replace(config, timing=TimingConfig(table="synthetic"))
-    ready = build(drop_unused_settings(config), with_sensitive_feature(FEDERATION))
+    ready = build(drop_unused_settings(config), with_people(FEDERATION))
     built = ready.rounds[written]
     roles = (getattr(built, role, None) for role in ("selector", "solver", "aggregator"))
     assert tuple(roles) == roles_of(name)
@@ -422,7 +423,7 @@ def test_settings_annotated_as_traced_can_be_traced(name):
             own = replace(own, **{section: replace(getattr(own, section), **{setting: value})})
         times = times_for(name, FEDERATION.num_clients)
         round = method_round(own, name, 10, model=network, times=times)
-        return round.init(key, with_sensitive_feature(FEDERATION))
+        return round.init(key, with_people(FEDERATION))
 
     network = None
     if name in registry.GROUPS["adapters"]:

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from conftest import with_sensitive_feature
+from conftest import with_people
 
 from fedjax_fair import results
 from fedjax_fair.app.build import build, method_round
@@ -65,7 +65,7 @@ def resolved(*methods):
 @cache
 def people():
     """The data of all configurations, with a sensitive feature."""
-    return with_sensitive_feature(build(resolved("fedavg")).data)
+    return with_people(build(resolved("fedavg")).data)
 
 
 def built(config):

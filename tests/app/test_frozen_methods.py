@@ -6,7 +6,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from conftest import times_for, with_sensitive_feature
+from conftest import times_for, with_people
 
 import fedjax_fair as ff
 from fedjax_fair import models
@@ -41,7 +41,7 @@ FROZEN = (64, 9)
 
 @cache
 def federation():
-    return with_sensitive_feature(build(CONFIG).data)
+    return with_people(build(CONFIG).data)
 
 
 @cache

@@ -8,7 +8,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 import xarray as xr
-from conftest import make_federation, normalized_model, times_for, with_sensitive_feature
+from conftest import make_federation, normalized_model, times_for, with_people
 
 import fedjax_fair as ff
 from fedjax_fair.app.build import largest_client, method_round
@@ -52,7 +52,7 @@ def data_for(name):
     """Returns data with the groups that a method needs; without, there is less to evaluate."""
     if name == "gifair":
         return DATA._replace(groups=np.array([0, 1, 0, 2, 1, 0], np.int32))
-    return with_sensitive_feature(DATA) if name in GROUPS["group fairness"] else DATA
+    return with_people(DATA) if name in GROUPS["group fairness"] else DATA
 
 
 def make_method(name):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from conftest import times_for
-from people_federation import make_people
+from people_federation import FEATURES, make_people
 
 import fedjax_fair as ff
 from fedjax_fair import (
@@ -128,9 +128,12 @@ def method_of_adapters(name):
     return method(name, config, models.lora(network(), variables, rank=3))
 
 
-def method_on_people(name):
-    """A run on clients with sensitive features."""
-    return method(name, clients=make_people(sizes=(20, 30) * 6), model=models.mlp(2, hidden=(4,)))
+def method_on_people(name, validated=False):
+    """A run on clients with sensitive features, with which test examples may be validation ones."""
+    features = FEATURES[:1] if validated else FEATURES
+    clients = make_people(features=features, sizes=(20, 30) * 6)
+    clients = clients._replace(validation=clients.test if validated else None)
+    return method(name, clients=clients, model=models.mlp(2, hidden=(4,)))
 
 
 def roles(selector=None, solver=None, aggregator=None, on_nonfinite="raise", **settings):
@@ -172,6 +175,7 @@ PERSONALIZED = (
 )
 FAIR_TO_GROUPS = ("fedfb", "fedminmax", "reweighing")
 FAIR_AND_PERSONAL = ("pfedfair",)
+FAIR_BY_VALIDATION = ("fair_fate",)
 ADAPTERS = tuple(registry.GROUPS["adapters"])
 ASYNCHRONOUS = tuple(registry.GROUPS["asynchronous"])
 OWN_FILES = {
@@ -182,6 +186,7 @@ OWN_FILES = {
     "client_drift_methods": AGAINST_DRIFT,
     "personalized_methods": PERSONALIZED,
     "group_fairness_methods": FAIR_TO_GROUPS,
+    "fair_validation_methods": FAIR_BY_VALIDATION,
     "local_models": ("local_converged",),
     "adapter_methods": ADAPTERS,
     "asynchronous_methods": ASYNCHRONOUS,
@@ -193,6 +198,8 @@ def method_case(name):
     """The case of a method in the data, model and settings that it needs."""
     if name in (*FAIR_TO_GROUPS, *FAIR_AND_PERSONAL):
         return partial(method_on_people, name)
+    if name in FAIR_BY_VALIDATION:
+        return partial(method_on_people, name, validated=True)
     if name in ADAPTERS:
         return partial(method_of_adapters, name)
     if name == "fedbn":

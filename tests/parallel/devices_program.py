@@ -30,7 +30,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from conftest import linear_model, make_federation, with_sensitive_feature
+from conftest import linear_model, make_federation, with_people
 from people_federation import make_people
 from test_conformance import AGGREGATORS, PAIRS, SELECTORS, SOLVERS, model_of, schedule_of
 
@@ -54,7 +54,7 @@ from fedjax_fair.training.train_options import TrainOptions
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
 FEDERATION = make_federation(sizes=SIZES)
-WITH_GROUPS = with_sensitive_feature(FEDERATION)._replace(groups=np.arange(19, dtype=np.int32) % 3)
+WITH_GROUPS = with_people(FEDERATION)._replace(groups=np.arange(19, dtype=np.int32) % 3)
 """With the groups of clients and of people that some roles need, and more to evaluate."""
 
 UNIFORM = "cell_weighted, reweighing", "cell_weighted, global reweighing", "hetlora"

@@ -53,8 +53,8 @@ __all__ = [
 
 _OF_DATA = default_hint("that of the data set")
 _TFDS = default_hint("$TFDS_DATA_DIR or ~/tensorflow_datasets")
-# The data or the solver determines these parameters.
-_DETERMINED = ("num_classes", "local_steps", "learning_rate")
+# The data, the run or the solver determines these parameters.
+_DETERMINED = ("num_classes", "num_rounds", "local_steps", "learning_rate")
 
 
 def _role(role: str) -> dict[str, Callable[..., Any]]:

@@ -161,6 +161,7 @@ GROUPS: dict[str, dict[str, Method]] = {
             solver=solvers.PFedFair,
             weighting="uniform",
         ),
+        "fair_fate": Method(aggregator=aggregators.FairFATE),
     },
     "server": {
         "fedavgm": Method(server_optimizer=server_optimizers.FedAvgM),
