@@ -8,6 +8,7 @@ from fedjax_fair.analysis.counterfactual import counterfactual
 from fedjax_fair.analysis.fronts import Dominance, dominance, front, front_table
 from fedjax_fair.analysis.post_processing import (
     PostProcessed,
+    group_rates_table,
     post_process,
     post_processing_table,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "expected_parity",
     "front",
     "front_table",
+    "group_rates_table",
     "has_global_model",
     "post_process",
     "post_processing_table",

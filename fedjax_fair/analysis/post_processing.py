@@ -22,6 +22,7 @@ from fedjax_fair.metrics.local_global_thresholds import (
 )
 from fedjax_fair.metrics.thresholds import Constraint, count_scores
 from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.sensitive_groups import group_names
 from fedjax_fair.results.tables import Table
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.utils.terminal import escape_control_chars
@@ -29,7 +30,7 @@ from fedjax_fair.utils.terminal import escape_control_chars
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["PostProcessed", "post_process", "post_processing_table"]
+__all__ = ["PostProcessed", "group_rates_table", "post_process", "post_processing_table"]
 
 _GAPS = {
     "global_gap": "global\ngap",
@@ -47,8 +48,10 @@ class PostProcessed(NamedTuple):
         dataset: ``accuracy``, ``global_gap``, ``local_gap_mean`` and ``local_gap_maximum`` (over
             clients with two groups) with axes ``[seed, part, predictions]``: of validation and test
             examples, by the model and by thresholds, in expectation over random predictions;
-            ``client_gap`` also with the axis ``client``; and the noise floors ``global_gap_floor``,
-            ``local_gap_mean_floor`` and ``local_gap_maximum_floor [seed, part]``.
+            ``client_gap`` also with the axis ``client``; ``rate`` also with the axis ``group``, of
+            all people of a group; the noise floors ``global_gap_floor``, ``local_gap_mean_floor``
+            and ``local_gap_maximum_floor [seed, part]``; and ``people [seed, part, client,
+            group]``, the numbers that rates count.
     """
 
     thresholds: list[ClientThresholds]
@@ -120,7 +123,8 @@ def post_process(
         }
 
     of_runs = list(map(scored, range(len(seeds))))
-    num_groups = int(np.prod([len(each.values) for each in codes.values()]))
+    groups = group_names(list(codes.values()))
+    num_groups = len(groups)
     sizes = data.num_clients, num_groups
     thresholds = [
         fit_local_global_thresholds(
@@ -134,7 +138,9 @@ def post_process(
         )
         for of_run in of_runs
     ]  # fmt: skip
-    values: dict[str, list[Any]] = {name: [] for name in ("accuracy", "client_gap", *_GAPS)}
+    own_axes = {"client_gap": "client", "rate": "group"}
+    values: dict[str, list[Any]] = {name: [] for name in ("accuracy", *own_axes, *_GAPS)}
+    people = []
     floors: dict[str, list[Any]] = {f"{name}_floor": [] for name in _GAPS}
     for of_run, own in zip(of_runs, thresholds, strict=True):
         for part in of_run.values():
@@ -145,6 +151,7 @@ def post_process(
                     values[name].append(value)
             drawn = _count(part, own.predict(*rows).astype(float), sizes)
             drawn = drawn.astype(np.int64)
+            people.append(_counted(constraint, drawn).sum(axis=-1))
             everyone, local = drawn.sum(axis=0), expected_difference(constraint, drawn, draws=100)
             floors["global_gap_floor"].append(expected_difference(constraint, everyone))
             floors["local_gap_mean_floor"].append(_over_clients(np.mean, local))
@@ -152,16 +159,18 @@ def post_process(
             floors["local_gap_maximum_floor"].append(largest)
     axes, shape = ("seed", "part", "predictions"), (len(thresholds), 2, 2)
     variables: dict[str, Any] = {
-        name: ((*axes, "client"), np.reshape(each, (*shape, -1)))
-        if name == "client_gap"
+        name: ((*axes, own_axes[name]), np.reshape(each, (*shape, -1)))
+        if name in own_axes
         else (axes, np.reshape(each, shape))
         for name, each in values.items()
     }
+    variables["people"] = (*axes[:2], "client", "group"), np.reshape(people, (*shape[:2], *sizes))
     variables |= {name: (axes[:2], np.reshape(each, shape[:2])) for name, each in floors.items()}
     coordinates = {
         "seed": seeds,
         "part": list(of_runs[0]),
         "predictions": ["model", "thresholds"],
+        "group": groups,
     }
     if data.client_names is not None:
         coordinates["client"] = list(data.client_names)
@@ -186,7 +195,8 @@ def post_processing_table(dataset: xr.Dataset) -> Table:
             if means.notnull().any():
                 worst = means.argmax("client").item()
                 name = own["client"].values[worst] if "client" in own.coords else worst
-                cells[-1] += f"\n{escape_control_chars(str(name))}"
+                fewest = int(_fewest(own["people"].isel(client=worst), ["seed", "group"]))
+                cells[-1] += f"\n{escape_control_chars(str(name))} ({fewest:,})"
             rows.append((f"{predictions}, {part}", *cells))
     floors = dataset.sel(part="test")
     cells = [f"{100 * float(floors[f'{name}_floor'].mean()):.1f}" for name in _GAPS]
@@ -206,11 +216,48 @@ def post_processing_table(dataset: xr.Dataset) -> Table:
         f"{dataset.sizes['seed']} seeds. Thresholds are fitted on validation examples, "
         f"{f'with gaps of at most {bounds}' if bounds else 'without bounds of gaps'}. Local: "
         f"{defined:,} of {dataset.sizes['client']:,} clients, those with test examples of two "
-        "groups; below the largest gap, its client. Noise floor: gap expected from finite groups "
-        "if all had equal rates."
+        "groups; below the largest gap, its client, and the number of people of its smallest "
+        "group. Noise floor: gap expected from finite groups if all had equal rates."
     )
     title = f"Thresholds of clients and groups ({escape_control_chars(dataset.attrs['data'])})"
     return Table(title, ("predictions", *columns.values()), rows, note)
+
+
+def group_rates_table(dataset: xr.Dataset) -> Table:
+    """Returns a table of the rates of groups, and of the numbers of people that they count.
+
+    Args:
+        dataset: Result of `post_process`.
+    """
+    parts = dataset["part"].values
+    rates = 100 * dataset["rate"].sel(part="test", drop=True)
+    rows = []
+    for group in dataset["group"].values:
+        of_group = dataset["people"].sel(group=group)
+        numbers = [
+            f"{float(of_part.sum('client').mean('seed')):,.0f}\n"
+            f"{_fewest(of_part, ['seed', 'client']):,.0f}"
+            for of_part in (of_group.sel(part=part) for part in parts)
+        ]
+        own = [format_mean(each.values) for each in rates.sel(group=group).transpose(..., "seed")]
+        rows.append((escape_control_chars(str(group)), *numbers, *own))
+    is_of_all = dataset.attrs["constraint"] == "demographic_parity"
+    who = "people" if is_of_all else "people with label 1"
+    note = (
+        f"Numbers of {who}: in the first line of all clients, in the second of the client with the "
+        f"fewest of those that have any. Rates: share with prediction 1 of these {who}, test "
+        f"examples of all clients, in %; mean ± half of the 95% CI over {dataset.sizes['seed']} "
+        "seeds."
+    )
+    features = escape_control_chars(dataset.attrs["features"])
+    columns = (*(f"people\n{part}" for part in parts), "rate\nmodel", "rate\nthresholds")
+    return Table(f"Rates by {features}", (features, *columns), rows, note)
+
+
+def _fewest(people: xr.DataArray, over: list[str]) -> float:
+    """Returns the least number of people, where there are any; 0 if there are none."""
+    fewest = people.where(people > 0).min(over)
+    return float(fewest.fillna(0))
 
 
 def _check(data: FederatedData, features: Sequence[str] | None, num_seeds: int) -> dict[str, Any]:
@@ -298,11 +345,22 @@ def _count(
     return counts
 
 
+def _counted(
+    constraint: Constraint, counts: Float[np.ndarray, "*clients groups 2 2"]
+) -> Float[np.ndarray, "*clients groups 2"]:
+    """Returns the people that rates count, by prediction."""
+    labels = slice(None) if constraint == "demographic_parity" else slice(1, None)
+    return counts[..., labels, :].sum(axis=-2)
+
+
 def _measure(constraint: Constraint, counts: Float[np.ndarray, "clients groups 2 2"]) -> Any:
     local = np.asarray(difference(constraint, counts), np.float64)
+    counted = _counted(constraint, counts.sum(axis=0))
+    people = counted.sum(axis=-1)
     return {
         "accuracy": np.trace(counts.sum(axis=(0, 1))) / counts.sum(),
         "client_gap": local,
+        "rate": np.where(people > 0, counted[:, 1] / np.maximum(people, 1), np.nan),
         "global_gap": float(difference(constraint, counts.sum(axis=0))),
         "local_gap_mean": _over_clients(np.mean, local),
         "local_gap_maximum": _over_clients(np.max, local),

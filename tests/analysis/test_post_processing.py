@@ -9,7 +9,8 @@ import pytest
 import xarray as xr
 
 import fedjax_fair as ff
-from fedjax_fair.analysis import post_process, post_processing_table
+from fedjax_fair.analysis import group_rates_table, post_process, post_processing_table
+from fedjax_fair.results.intervals import format_mean
 
 TOWNS = ("Aba", "Bern", "Cork")
 
@@ -77,6 +78,12 @@ def test_values_are_those_of_a_loop_over_people(trained, constraint, personalize
     for part in ("validation", "test"):
         clients, sexes, labels, scores = zip(*people(data, fitted, part, personalized), strict=True)
         clients, sexes, labels, scores = map(np.array, (clients, sexes, labels, scores))
+        is_counted = (labels == 1) | (constraint == "demographic_parity")
+        cells = [
+            [(is_counted & (clients == client) & (sexes == sex)).sum() for sex in (0, 1)]
+            for client in range(3)
+        ]
+        np.testing.assert_array_equal(found.dataset["people"].sel(part=part), [cells] * 2)
         for seed in range(2):
             own = scores[:, seed]
             chosen = {
@@ -87,6 +94,8 @@ def test_values_are_those_of_a_loop_over_people(trained, constraint, personalize
                 gap = partial(gap_of, share, sexes, constraint == "demographic_parity", labels)
                 local = [gap(clients == client) for client in range(3)]
                 values = found.dataset.isel(seed=seed).sel(part=part, predictions=predictions)
+                rates = [share[is_counted & (sexes == sex)].mean() for sex in (0, 1)]
+                np.testing.assert_allclose(values["rate"].sel(group=["F", "M"]), rates)
                 right = np.where(labels == 1, share, 1 - share).mean()
                 assert values["accuracy"].item() == pytest.approx(right)
                 assert values["global_gap"].item() == pytest.approx(gap(clients >= 0), abs=1e-6)
@@ -117,9 +126,39 @@ def test_the_table_names_the_worst_client(trained):
         "noise floor, test",
     ]  # fmt: skip
     means = found["client_gap"].sel(part="test", predictions="thresholds").mean("seed")
-    assert table.rows[3][-1].endswith(f"\n{TOWNS[int(means.argmax('client'))]}")
+    worst = int(means.argmax("client"))
+    fewest = int(found["people"].sel(part="test").isel(client=worst).min())
+    assert table.rows[3][-1].endswith(f"\n{TOWNS[worst]} ({fewest})")
     assert "at most 5 (global). Local: 3 of 3 clients" in table.note
     assert "sex, race" in table.note
+
+
+def test_rates_are_printed_with_the_numbers_that_they_count(trained):
+    data, fitted = trained
+    test = data.test
+    is_m = (test.sensitive_features[:, 0] == 1) & (test.labels == 1)
+    numbers = [is_m[rows].sum() for rows in test.client_indices]
+    found = post_process(fitted, data, "equal_opportunity", max_global_gap=0, features=["sex"])
+    table = group_rates_table(found.dataset)
+    name, _, people, model, _ = table.rows[1]
+    assert (name, people) == ("M", f"{sum(numbers)}\n{min(numbers)}")
+    rates = 100 * found.dataset["rate"].sel(part="test", predictions="model", group="M")
+    assert model == format_mean(rates.values)
+    assert "people with label 1" in table.note
+    # Nobody of client 0 is a woman, of whom nobody is left in test examples.
+    codes = test.sensitive_features.copy()
+    codes[np.concatenate(test.client_indices), 0] = 1
+    validated = data.validation.sensitive_features.copy()
+    validated[data.validation.client_indices[0], 0] = 1
+    few = data._replace(
+        test=test._replace(sensitive_features=codes),
+        validation=data.validation._replace(sensitive_features=validated),
+    )
+    found = post_process(fitted, few, max_global_gap=0, features=["sex"])
+    _, fitted_people, tested_people, *rates = group_rates_table(found.dataset).rows[0]
+    total, fewest = fitted_people.split("\n")
+    assert 0 < int(fewest) < int(total)
+    assert (tested_people, rates) == ("0\n0", ["-", "-"])
 
 
 def test_each_seed_is_fitted_on_its_own_partition(trained):

@@ -46,6 +46,7 @@ def test_the_command_prints_gaps_and_writes_thresholds(folders, tmp_path, capsys
     printed = capsys.readouterr().out
     assert "Thresholds of clients and groups (people)" in printed
     assert "gaps of at most 5" in printed
+    assert "Rates by sex" in printed
     table = pd.read_csv(StringIO(file.read_text("utf8")))
     assert len(table) == 8  # Two seeds, clients and groups.
     gaps = table.groupby(["seed", "client"])["rate"].agg(lambda rates: rates.max() - rates.min())
@@ -53,6 +54,8 @@ def test_the_command_prints_gaps_and_writes_thresholds(folders, tmp_path, capsys
     assert (table["low"] <= table["high"]).all()
     assert set(table["client"]) == {"Aba", "Bern"}
     assert set(table["group"]) == {"F", "M"}
+    # Of 600 people 480 are training examples, of which each client holds out 30 %, rounded down.
+    assert table.groupby("seed")["people"].sum().isin([142, 143, 144]).all()
     assert RunFolder(folders["with"]).results.is_file()
 
 

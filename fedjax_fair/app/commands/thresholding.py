@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from fedjax_fair.analysis.post_processing import (
     PostProcessed,
+    group_rates_table,
     post_process,
     post_processing_table,
 )
@@ -26,7 +27,6 @@ from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.metrics.thresholds import Constraint
 from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.files import write_text
-from fedjax_fair.results.sensitive_groups import group_names
 from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["FitThresholds"]
@@ -86,11 +86,10 @@ class FitThresholds:
             features=self.features or None,
             personalized=self.personalized,
         )
-        print(format_results(post_processing_table(found.dataset)))
+        for table in (post_processing_table, group_rates_table):
+            print(format_results(table(found.dataset)))
         if self.output is not None:
-            chosen = found.dataset.attrs["features"].split(", ")
-            features = [each for each in data.sensitive_names or () if each.name in chosen]
-            write_text(Path(self.output), _table(found, group_names(features)))
+            write_text(Path(self.output), _table(found))
             print(f"Thresholds: {escape_control_chars(self.output)}")
         if self.plot is not None:
             from fedjax_fair.report import threshold_gaps  # Imports matplotlib.
@@ -98,22 +97,27 @@ class FitThresholds:
             save_figure(lambda: threshold_gaps(found.dataset), Path(self.plot))
 
 
-def _table(found: PostProcessed, groups: list[str]) -> str:
+def _table(found: PostProcessed) -> str:
     """Writes the thresholds of each seed, client and group: the score from which 1 is predicted."""
     import pandas as pd
 
     clients = found.dataset["client"].values  # Names, or positions.
+    groups = found.dataset["group"].values
+    people = found.dataset["people"].sel(part="validation").values
     rows = [
         {
             "seed": seed,
             "client": clients[client],
             "group": groups[group],
+            "people": people[run, client, group],
             "high": own.high[client, group] / own.bins,
             "low": own.low[client, group] / own.bins,
             "low_share": own.low_share[client, group],
             "rate": own.rates[client, group],
         }
-        for seed, own in zip(found.dataset["seed"].values, found.thresholds, strict=True)
+        for run, (seed, own) in enumerate(
+            zip(found.dataset["seed"].values, found.thresholds, strict=True)
+        )
         for client, group in np.ndindex(own.high.shape)
     ]
     return to_csv(pd.DataFrame(rows))
