@@ -53,8 +53,8 @@ class FairFATE(Aggregator):
 
     Args:
         num_rounds: :math:`T`.
-        criteria: One or more of ``"demographic_parity"``, ``"equal_opportunity"`` and
-            ``"equalized_odds"``.
+        criteria: Criteria of fairness on the validation examples of all clients: one or more of
+            ``"demographic_parity"``, ``"equal_opportunity"`` and ``"equalized_odds"``.
         sensitive_feature: Name of a sensitive feature with two values; None if there is only one.
         beta: Momentum :math:`\beta_0`, in ``[0, 1)``.
         strength: Share :math:`\lambda_0` of the momentum in a step before it grows, in ``[0, 1]``;

@@ -273,8 +273,8 @@ def _check(data: FederatedData, features: Sequence[str] | None, num_seeds: int) 
         )
     if data.num_classes != 2:
         raise ValueError(
-            f"data with {data.num_classes} classes: expected two; thresholds of more classes are "
-            "not defined."
+            f"data with {data.num_classes} classes: expected two, because thresholds are of two "
+            "classes; combine them to a favorable one and others."
         )
     if data.num_partitions not in (None, num_seeds):
         raise ValueError(

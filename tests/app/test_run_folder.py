@@ -310,6 +310,15 @@ def test_runs_with_a_schedule_have_the_parity_that_chance_allows(ready, tmp_path
     assert 0 < expected.weight_parity_expected[-1] < 1
 
 
+def test_a_run_that_depends_on_the_number_of_rounds_is_not_extended(tmp_path, capsys):
+    config = replace(SMALL, methods=("fedavg", "fair_fate"), output=str(tmp_path))
+    folder = RunFolder.create(config, "fair")
+    assert main(["resume", str(folder.path), "--training.rounds", "7"]) == 2
+    error = capsys.readouterr().err
+    assert "training.rounds: expected the 6 of the run, on which all rounds of fair_fate" in error
+    assert folder.config() == config
+
+
 @pytest.mark.usefixtures("without_figures")
 def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys):
     """It has ended between two evaluations of the longer run."""

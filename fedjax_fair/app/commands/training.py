@@ -18,7 +18,10 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.run_groups import groups_of, plan_sweep
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config, Maximize
+from fedjax_fair.app.settings.constructors import settings_of
+from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.app.settings.names import change
+from fedjax_fair.app.settings.registry import role_classes
 from fedjax_fair.app.settings.request import Request
 from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.terminal.console import print_tables
@@ -118,6 +121,8 @@ def resume(
                 f"training.rounds={rounds}: expected at least the {config.training.rounds} of "
                 "the run."
             )
+        if rounds != config.training.rounds:
+            _check_extensible(config)
         config = change(config, "training", "rounds", rounds)
     _prepare(config, log)
     _execute(
@@ -127,6 +132,16 @@ def resume(
         quiet=quiet,
         allow_changed_code=allow_changed_code,
     )
+
+
+def _check_extensible(config: Config) -> None:
+    for name in config.methods:
+        aggregator = role_classes(resolve_method(config, name)[0]).get("aggregator")
+        if aggregator is not None and "num_rounds" in settings_of(aggregator):
+            raise ValueError(
+                f"training.rounds: expected the {config.training.rounds} of the run, on which all "
+                f"rounds of {name} depend; start another run with more rounds."
+            )
 
 
 def _prepare(config: Config, loggers: tuple[str, ...]) -> None:
