@@ -12,7 +12,7 @@ from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.benchmark import measures, plugin_methods, run_cells, runner
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.pool_errors import pool_errors
-from fedjax_fair.benchmark.protocol import CRITERIA
+from fedjax_fair.benchmark.protocol import BASELINE, CRITERIA, MEGABYTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,11 +107,14 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
     if not found:
         raise ValueError(f"folder={str(folder)!r}: expected a finished method.")
     track = str(described["track"])
+    equal = []
+    if published is None or MEGABYTES in set(published.runs["criterion"]):
+        equal = measures.at_megabytes(found, _budgets(published))
     own = Collected(
         track=track,
         environments=[described["environment"]],
         failures=[list(failure) for failure in runner.failed_units(folder)],
-        runs=measures.table(found),
+        runs=measures.table([*found, *equal]),
         clients=measures.clients(found),
         losses=measures.clients(found, losses=True),
         settings=pd.DataFrame(_settings(found)),
@@ -122,6 +125,17 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
         cells=pd.json_normalize(run_cells.gather(folder)),
     )
     return own if published is None else _join(own, published)
+
+
+def _budgets(published: Collected | None) -> dict[str, float]:
+    """Returns the megabytes of FedAvg by federated dataset of published results."""
+    if published is None:
+        return {}
+    runs: Any = published.runs
+    is_own = (runs["method"] == BASELINE) & (runs["criterion"] == CRITERION)
+    sent = runs[is_own & runs["measure"].isin(["megabytes_up", "megabytes_down"])]
+    both = sent.groupby(["federation", "seed"])["value"].sum()
+    return both.groupby("federation").mean().to_dict()
 
 
 def check_data(digests: Mapping[str, str], published: Collected) -> None:

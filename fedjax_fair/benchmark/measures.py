@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,14 @@ import numpy as np
 
 from fedjax_fair import results
 from fedjax_fair.benchmark.federations import FEDERATIONS, quantity_of, variables_of
-from fedjax_fair.benchmark.protocol import BASELINE, CRITERIA, PARITY, STOPPED, VERSION
+from fedjax_fair.benchmark.protocol import (
+    BASELINE,
+    CRITERIA,
+    MEGABYTES,
+    PARITY,
+    STOPPED,
+    VERSION,
+)
 from fedjax_fair.metrics import fairness
 from fedjax_fair.metrics.quantities import ACCURACY, Quantity
 from fedjax_fair.results import sensitive_groups
@@ -29,6 +36,7 @@ __all__ = [
     "CONSTANTS",
     "REFERENCES",
     "Final",
+    "at_megabytes",
     "at_round",
     "clients",
     "constants",
@@ -59,13 +67,13 @@ class Final(NamedTuple):
     Attributes:
         federation: Name of the federated dataset.
         method: The method.
-        criterion: The criterion, or `STOPPED`.
+        criterion: The criterion, `STOPPED` or `MEGABYTES`.
         settings: The setting of each block.
         rounds: Rounds of training of the model that counts, of each block.
         model: ``"global"`` or ``"personalized"``, the one that serves clients.
         dataset: Results of this model, over ``seed`` and ``round``.
         last: Results of the model that counts, over ``seed``; None if there is no model within the
-            operations of FedAvg.
+            operations or megabytes of FedAvg.
     """
 
     federation: str
@@ -169,6 +177,39 @@ def at_round(dataset: xr.Dataset, at: float) -> xr.Dataset | None:
             if "round" in dataset[name].dims and values.dtype.kind in "iuf"
         }
     )
+
+
+def at_megabytes(found: list[Final], budgets: Mapping[str, float]) -> list[Final]:
+    """Returns the runs with settings of ``"mean"`` after the megabytes of FedAvg's whole training.
+
+    Args:
+        found: Final runs.
+        budgets: Megabytes that FedAvg sends in both directions, by federated dataset; those of
+            ``found`` come first. Datasets without a budget are left out.
+
+    Returns:
+        Runs with the criterion `MEGABYTES`, as `at_round`. A method that sends less stays at its
+        last round.
+    """
+    mean = [final for final in found if final.criterion == _PRIMARY]
+    sent = {(final.federation, final.method): _megabytes(final) for final in mean}
+    parts = []
+    for final in mean:
+        own = sent[final.federation, final.method]
+        budget = sent.get((final.federation, BASELINE), budgets.get(final.federation))
+        if budget is None:
+            continue
+        last_round = float(final.rounds[0])
+        at = last_round if own <= budget else last_round * budget / own
+        rounds, last = np.full(final.rounds.shape, at), at_round(final.dataset, at)
+        parts.append(final._replace(criterion=MEGABYTES, rounds=rounds, last=last))
+    return parts
+
+
+def _megabytes(final: Final) -> float:
+    """Returns what a run sends in both directions, as a mean over seeds."""
+    data = final.dataset.isel(round=-1)
+    return float((data["bytes_up"] + data["bytes_down"]).mean()) / _MEGABYTE
 
 
 def table(found: list[Final]) -> pd.DataFrame:
@@ -297,7 +338,8 @@ def _measures(final: Final) -> dict[str, np.ndarray]:
         measured["gini"] = _ginis(last[quantity.client].transpose("seed", "client").values)
     measured["loss"] = last["test_loss_mean_clients"].values
     # Unseen clients get the last model.
-    for name in ("unseen", "adapted") if final.criterion not in ("compute", STOPPED) else ():
+    is_whole = final.criterion not in ("compute", STOPPED, MEGABYTES)
+    for name in ("unseen", "adapted") if is_whole else ():
         if f"{name}_{quantity.name}" in last:
             values = last[f"{name}_{quantity.name}"].transpose("seed", ...).values
             measured[f"{name}_accuracy"] = np.nanmean(values, axis=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
-    "BASELINE", "CRITERIA", "PARITY", "RANGE_SEED", "SETTINGS", "STOPPED", "TRACKS", "USED_SEEDS",
-    "VERSION", "Track",
+    "BASELINE", "CRITERIA", "MEGABYTES", "PARITY", "RANGE_SEED", "SETTINGS", "STOPPED", "TRACKS",
+    "USED_SEEDS", "VERSION", "Track",
 ]  # fmt: skip
 
 VERSION = "2.0"
@@ -24,6 +24,10 @@ PARITY = "parity"
 STOPPED = "stopped"
 """Results with the settings of the first criterion after the round that is best on validation
 examples of the final run, for all methods alike."""
+
+MEGABYTES = "megabytes"
+"""Results with the settings of the first criterion after the rounds in which a method sends as much
+as FedAvg in all of its rounds."""
 
 SETTINGS = 8
 """Settings that each block tries."""

@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_fair.benchmark.protocol import STOPPED
+from fedjax_fair.benchmark.protocol import MEGABYTES, STOPPED
 from fedjax_fair.benchmark.statistics import direction, select
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CHANCE_SPREAD", "ORDERS", "Order", "chance_shares", "mean_ranks", "order", "ranks"]
+__all__ = [
+    "CHANCE_SPREAD",
+    "ORDERS",
+    "UNTESTED",
+    "Order",
+    "chance_shares",
+    "mean_ranks",
+    "order",
+    "ranks",
+]
 
 
 class Order(NamedTuple):
@@ -27,10 +36,15 @@ ORDERS = {
     "accuracy": Order("accuracy", "mean"),
     "spread": Order("standard_deviation", "fairest"),
     "compute": Order("accuracy", "compute"),
+    MEGABYTES: Order("accuracy", MEGABYTES),
     STOPPED: Order("accuracy", STOPPED),
 }
 """Orders of a track by name: accuracy, standard deviation over clients, accuracy at equal compute,
-and accuracy after the round that is best on validation examples of each run."""
+accuracy at equal megabytes, and accuracy after the round that is best on validation examples of
+each run."""
+
+UNTESTED = ("compute", MEGABYTES)
+"""Orders without p values."""
 
 CHANCE_SPREAD: Mapping[str, tuple[str, ...]] = {
     "embedded": ("digits", "groups"),

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_fair.benchmark import measure_labels
 from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES, measure_of
-from fedjax_fair.benchmark.ranking import ORDERS
+from fedjax_fair.benchmark.ranking import ORDERS, UNTESTED
 from fedjax_fair.benchmark.report_contents import (
     BASELINE,
     OVERALL,
@@ -32,6 +32,7 @@ ORDER_LABELS = {
     "accuracy": "accuracy",
     "spread": "SD",
     "compute": "accuracy at equal compute",
+    "megabytes": "accuracy at equal MB",
     "stopped": "accuracy, rounds chosen",
 }
 _MAIN = next(iter(GROUPS.values()))
@@ -163,7 +164,7 @@ def _ranking(contents: Contents) -> Table:
     headings = ["method"]
     for name in orders:
         headings += [f"rank by {ORDER_LABELS[name]}", "beaten (%)", f"to {BASELINE}", "95% CI"]
-        headings += ["p"] if name != "compute" else []
+        headings += ["p"] if name not in UNTESTED else []
         headings += [f"SD / {BASELINE}'s"] if name == "spread" else []
     rows = []
     for method in next(iter(orders.values()), {}):
@@ -171,7 +172,7 @@ def _ranking(contents: Contents) -> Table:
         for name, of_method in orders.items():
             row = of_method[method]
             cells += [f"{row['rank']:.1f}", f"{100 * row['beaten']:.0f}", *_difference(row, 1.0)]
-            cells += [format_p(row["p"])] if name != "compute" else []
+            cells += [format_p(row["p"])] if name not in UNTESTED else []
             cells += [format_number(row["spread_ratio"], ".2f")] if name == "spread" else []
         rows.append(tuple(cells))
     without = ", ".join(contents.without_spread)
@@ -180,7 +181,8 @@ def _ranking(contents: Contents) -> Table:
         f"with settings at no limit of a range; difference to {BASELINE} in ranks, less is better. "
         "Settings: the highest mean validation accuracy; for SD, the least spread within one "
         "point of it; at equal compute, the highest accuracy with the operations of "
-        f"{BASELINE}. SD / {BASELINE}'s: geometric mean over datasets."
+        f"{BASELINE}. At equal MB: after the rounds that send what {BASELINE} sends in both "
+        f"directions. SD / {BASELINE}'s: geometric mean over datasets."
     )
     note += f" Without the spread of {without}, which is mostly chance." if without else ""
     return Table("Ranking, all datasets", tuple(headings), rows, note)

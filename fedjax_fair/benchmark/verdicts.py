@@ -44,7 +44,7 @@ DESCRIBED = (
     *(ranking.Order(name, _FAIREST) for name in ("worst_10pct", "gini")),
     *(ranking.Order(name, "mean") for name in ("loss", "unseen_accuracy", "unseen_worst_10pct")),
     *(ranking.Order(name, "mean") for name in _GAPS),
-    ORDERS["compute"],
+    *(ORDERS[name] for name in ranking.UNTESTED),
 )
 """Measures and criteria without verdict."""
 
@@ -210,10 +210,11 @@ def overall(
         over federations and blocks; ``beaten``, the share of other reference methods that are
         beaten; ``difference`` of the rank to that of the baseline, with its 95% interval from
         ``low`` to ``high`` over blocks; ``p`` and ``verdict`` ("better", "worse", "undecided"),
-        except at equal compute; ``blocks_needed`` of an undecided row, to find a difference of one
-        rank. In the order by spread: ``spread_ratio``, the spread divided by that of the baseline
-        (geometric mean over federations); ``accuracy_difference``, the mean over federations of the
-        difference in accuracy with the same settings, and its limit ``accuracy_low``;
+        except at equal compute and megabytes; ``blocks_needed`` of an undecided row, to find a
+        difference of one rank. In the order by spread: ``spread_ratio``, the spread divided by that
+        of the baseline (geometric mean over federations); ``accuracy_difference``, the mean over
+        federations of the difference in accuracy with the same settings, and its limit
+        ``accuracy_low``;
         ``is_fairer``, whether the rank is better, accuracy is not inferior, and the spread of no
         federation is worse; and ``is_robust``, whether the rank differences have the same sign in
         worst 10% and Gini, without any one federation, and with rounds chosen for all.
@@ -240,7 +241,7 @@ def overall(
     if not parts:
         return pd.DataFrame(columns=columns)
     table: Any = pd.concat(parts, ignore_index=True)
-    is_tested = (table["order"] != "compute") & (table["blocks"] > 1)
+    is_tested = ~table["order"].isin(ranking.UNTESTED) & (table["blocks"] > 1)
     # The last family is F1.
     for family in ((STOPPED, "spread"), ("accuracy", "spread")):
         is_own = is_tested & table["order"].isin(family)
