@@ -19,6 +19,8 @@ MINIMA := .venv-minima/bin
 NEWEST := .venv-newest/bin
 CACHE := $(CURDIR)/.cache/jax
 CHECK_TYPES := --jaxtyping-packages="fedjax_fair,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+INTEGRATION := "integration and not slow and not gpu"
+TYPED := tests/app/test_resume_methods.py tests/golden tests/parallel
 PYTEST := -m pytest --numprocesses auto --dist worksteal --durations 25
 
 # Compiled programs are kept, however quickly they were compiled.
@@ -47,9 +49,10 @@ smoke: .venv/installed-test
 test: .venv/installed-test
 	$(BIN)/python $(PYTEST)
 
-# The integration tests run whole methods, so they also check the shapes and types of annotations.
+# Tests of every method also check the shapes and types of annotations, which takes a third more time.
 test-integration: .venv/installed-test
-	$(BIN)/python $(PYTEST) -m "integration and not slow and not gpu" $(CHECK_TYPES)
+	$(BIN)/python $(PYTEST) -m $(INTEGRATION) $(addprefix --ignore=,$(TYPED))
+	$(BIN)/python $(PYTEST) -m $(INTEGRATION) $(CHECK_TYPES) $(TYPED)
 
 test-all: .venv/installed-test
 	$(BIN)/python $(PYTEST) -m "not gpu" $(CHECK_TYPES)
