@@ -84,7 +84,8 @@ def test_the_indexed_job_has_all_shares(typed):
 
 
 @pytest.mark.integration
-def test_processes_that_share_a_folder_have_the_cells_of_one(tmp_path):
+def test_processes_that_share_a_folder_have_the_cells_of_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "write_figures", lambda *_: None)
     commands = [["benchmark", "--shard", f"{i}/{NUM_SHARDS}"] for i in (1, 2)]
     started = [short_track.start(tmp_path, [command]) for command in commands]
     folders = [tmp_path / "whole", tmp_path / "benchmarks" / "embedded"]
