@@ -193,7 +193,9 @@ def _refusals(experiment: Experiment) -> str:
 def _refusal(round: Round, settings: Mapping[str, Any], experiment: Experiment) -> str:
     """Returns the number of the reason, or "yes"."""
     try:
-        _trace(round.replace(**settings), experiment)
+        round = round.replace(**settings)  # Refuses secure sums.
+        if round.aggregation == "plain":
+            _trace(round, experiment)
     except ValueError as error:
         (number,) = [i for i, part in enumerate(_REASONS, 1) if part in str(error)]
         return f"no ({number})"

@@ -212,7 +212,7 @@ def test_epsilon_appears_with_every_run_that_clips(tmp_path, capsys, monkeypatch
     assert text in next(tmp_path.glob("*/report.html")).read_text()
 
 
-def test_a_sweep_of_noise_has_an_epsilon_for_each(tmp_path, capsys):
+def test_a_sweep_of_noise_has_an_epsilon_for_each(tmp_path, without_figures):
     chosen = ["--methods=power_of_choice", "--communication.clipping-norm=1"]
     words = ["sweep", "noise_multiplier=2,4", *SMALL, *chosen, "--methods=fedavg:weights=uniform"]
     delta = "--communication.delta=0.01"
@@ -256,7 +256,9 @@ def test_runs_without_a_guarantee_give_the_reason(words, reason, tmp_path, capsy
         assert ("all clients, Byzantine ones included" in text) == ("Byzantine" in reason)
 
 
-def test_a_sweep_with_byzantine_clients_says_that_metrics_include_them(tmp_path, capsys):
+def test_a_sweep_with_byzantine_clients_says_that_metrics_include_them(
+    tmp_path, capsys, without_figures
+):
     words = [
         "sweep",
         "faults.byzantine=0.25,0.5",

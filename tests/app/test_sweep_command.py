@@ -32,7 +32,7 @@ def test_an_unfinished_sweep_says_how_to_continue(tmp_path):
         results.open(tmp_path)
 
 
-def test_the_configurations_of_a_sweep_are_compared(tmp_path, capsys):
+def test_the_configurations_of_a_sweep_are_compared(tmp_path, capsys, without_figures):
     command = ["sweep", "prox=0,0.1", *SMALL, "--methods=fedprox"]
     assert main([*command, "--output", str(tmp_path)]) == 0
     assert main([*command, "--output", str(tmp_path), "--solver.batch-size=5"]) == 0

@@ -39,7 +39,9 @@ if job["unloaded"]:
 for file in job["files"]:
     plugins.load(file)
 import short_track
+from fedjax_fair.benchmark import report
 short_track.shorten(pytest.MonkeyPatch())
+report.write_figures = lambda *_: None  # They take longer than training.
 for arguments in job["commands"]:
     call(arguments)
 """
@@ -122,6 +124,8 @@ def start(
     prefix: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """Starts a process that runs commands in a folder, with plugins and the short track.
+
+    Reports have no figures.
 
     Args:
         folder: Working directory.

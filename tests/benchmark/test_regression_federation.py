@@ -28,7 +28,7 @@ from fedjax_fair.benchmark.export import frame
 from fedjax_fair.benchmark.populations import Pool, partition_pool
 from fedjax_fair.data import iid
 
-METHODS = ("fedavg", "fine_tuned", "local_converged", "q_fedavg")
+METHODS = ("fedavg", "local_converged", "q_fedavg")
 ERROR = "mean_absolute_error"
 TOTAL = 1000
 

@@ -16,7 +16,7 @@ from fedjax_fair.benchmark.commands import parse_shard
 PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
 (SBATCH,) = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", PAGE, re.DOTALL)
 (MANIFEST,) = re.findall(r"```yaml\n(apiVersion: batch.*?)```", PAGE, re.DOTALL)
-NUM_SHARDS = 3
+NUM_SHARDS = 2
 
 
 @pytest.fixture
@@ -84,18 +84,15 @@ def test_the_indexed_job_has_all_shares(typed):
 
 
 @pytest.mark.integration
-def test_processes_that_share_a_folder_have_the_cells_of_one(tmp_path):
-    whole, shared = tmp_path / "whole", tmp_path / "shared"
-    jobs = [
-        (whole, ["benchmark"]),
-        *((shared, ["benchmark", "--shard", f"{i}/{NUM_SHARDS}"]) for i in (1, 2, 3)),
-    ]
-    for folder in (whole, shared):
-        folder.mkdir()
-    started = [short_track.start(folder, [command]) for folder, command in jobs]
+def test_processes_that_share_a_folder_have_the_cells_of_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "write_figures", lambda *_: None)
+    commands = [["benchmark", "--shard", f"{i}/{NUM_SHARDS}"] for i in (1, 2)]
+    started = [short_track.start(tmp_path, [command]) for command in commands]
+    folders = [tmp_path / "whole", tmp_path / "benchmarks" / "embedded"]
+    with short_track.finished(folders[0], short_track.make_track()):
+        report.write(folders[0])
     outcomes = [short_track.finish(process)[0] for process in started]
-    assert [(outcome.status, outcome.err) for outcome in outcomes] == [(0, "")] * 4
-    folders = [folder / "benchmarks" / "embedded" for folder in (whole, shared)]
+    assert [(outcome.status, outcome.err) for outcome in outcomes] == [(0, "")] * 2
     expected = run_cells.read(folders[0] / "cells.jsonl")
     shutil.rmtree(folders[1] / "report", ignore_errors=True)
     report.write(folders[1])
@@ -117,20 +114,13 @@ def test_processes_that_share_a_folder_have_the_cells_of_one(tmp_path):
     reason="needs two cores, and taskset to use one of them",
 )
 def test_cells_are_equal_on_one_core_and_on_all(tmp_path):
-    command = ["benchmark", "--methods", "fedavg", "local_converged"]
-    core = str(min(os.sched_getaffinity(0)))
-    prefixes = {"one": ["taskset", "-c", core], "all": []}
-    for name in prefixes:
-        (tmp_path / name).mkdir()
-    started = [
-        short_track.start(tmp_path / name, [command], prefix=prefix)
-        for name, prefix in prefixes.items()
-    ]
-    assert [short_track.finish(process)[0].status for process in started] == [0, 0]
-    one, other = (
-        run_cells.read(tmp_path / name / "benchmarks" / "embedded" / "cells.jsonl")
-        for name in prefixes
-    )
+    methods = ["fedavg", "local_converged"]
+    prefix = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+    process = short_track.start(tmp_path, [["benchmark", "--methods", *methods]], prefix=prefix)
+    folders = [tmp_path / "benchmarks" / "embedded", tmp_path / "all"]
+    with short_track.finished(folders[1], short_track.make_track(methods)):
+        assert short_track.finish(process)[0].status == 0
+    one, other = (run_cells.read(folder / "cells.jsonl") for folder in folders)
     assert len(one) == len(other) > 0
     for mine, expected in zip(one, other, strict=True):
         for phase in {"validation", "test"} & mine.keys():

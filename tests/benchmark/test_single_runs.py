@@ -9,11 +9,20 @@ import short_track
 
 from fedjax_fair import results
 from fedjax_fair.app.cli import main
-from fedjax_fair.benchmark import federations, protocol, runner, unit
+from fedjax_fair.benchmark import federations, protocol, runner, tuning, unit
 
 pytestmark = pytest.mark.integration
 
 TRACK = protocol.Track(("groups",), ("q_fedavg", "ditto"), num_blocks=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_settings():
+    """Blocks that choose among three settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (tuning, unit):
+            patch.setattr(module, "SETTINGS", 3)
+        yield
 
 
 @pytest.fixture
@@ -25,7 +34,7 @@ def prepared(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory):
+def together(few_settings, tmp_path_factory):
     track = TRACK._replace(methods=("ditto",))
     with short_track.finished(tmp_path_factory.mktemp("together"), track) as folder:
         yield folder
