@@ -173,7 +173,7 @@ PERSONALIZED = (
     *("fedper", "fedrep", "lg_fedavg", "fedbabu", "fine_tuned", "per_fedavg", "pfedme"),
     *("apfl", "ifca", "fedbn"),
 )
-FAIR_TO_GROUPS = ("fedfb", "fedminmax", "reweighing")
+FAIR_TO_GROUPS = ("fedfb", "fedminmax", "reweighing", "group_penalty")
 FAIR_AND_PERSONAL = ("pfedfair",)
 FAIR_BY_VALIDATION = ("fair_fate",)
 ADAPTERS = tuple(registry.GROUPS["adapters"])
