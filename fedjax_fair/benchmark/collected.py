@@ -11,7 +11,7 @@ from fedjax_fair.app.settings.named_methods import method_parts
 from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.benchmark import measures, plugin_methods, run_cells, runner
 from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.benchmark.pool_errors import pool_errors
+from fedjax_fair.benchmark.pool_errors import baseline_answers, pool_errors
 from fedjax_fair.benchmark.protocol import BASELINE, CRITERIA, MEGABYTES
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ BASELINES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
 """Methods that show what is possible without federated training, or without fairness."""
 
 _UNIT = ["federation", "method"]
-_BY_UNIT = ("runs", "clients", "losses", "settings", "curves", "pool_errors", "cells")
-"""Tables with rows of each unit."""
+_BY_UNIT = ("runs", "clients", "losses", "settings", "curves", "answers", "pool_errors", "cells")
+"""Tables with rows of units."""
 
 
 class Collected(NamedTuple):
@@ -44,8 +44,9 @@ class Collected(NamedTuple):
             round of the model that counts, how often the ranges moved, and the settings of which
             many blocks chose a limit in the end.
         curves: Table of `measures.curves`.
-        pool_errors: Table of `pool_errors.pool_errors`; without rows of methods that were not run
-            beside FedAvg.
+        answers: Table of `pool_errors.baseline_answers`, empty of earlier reports.
+        pool_errors: Table of `pool_errors.pool_errors`, without rows of federated datasets without
+            answers of FedAvg.
         federations: A row per federated dataset, with the measures of the constant predictor.
         methods: A row per method: kind, summary, paper, command, and its Python file, if any.
         cells: A row per run, also of tuning, with accuracies after the last round.
@@ -59,6 +60,7 @@ class Collected(NamedTuple):
     losses: pd.DataFrame
     settings: pd.DataFrame
     curves: pd.DataFrame
+    answers: pd.DataFrame
     pool_errors: pd.DataFrame
     federations: pd.DataFrame
     methods: pd.DataFrame
@@ -110,6 +112,7 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
     equal = []
     if published is None or MEGABYTES in set(published.runs["criterion"]):
         equal = measures.at_megabytes(found, _budgets(published))
+    answers = baseline_answers(found)
     own = Collected(
         track=track,
         environments=[described["environment"]],
@@ -119,12 +122,19 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
         losses=measures.clients(found, losses=True),
         settings=pd.DataFrame(_settings(found)),
         curves=measures.curves(found),
-        pool_errors=pool_errors(found),
+        answers=answers,
+        pool_errors=pool_errors(found, answers),
         federations=pd.DataFrame(_federations(found)),
         methods=pd.DataFrame(_methods(folder, found, track)),
         cells=pd.json_normalize(run_cells.gather(folder)),
     )
-    return own if published is None else _join(own, published)
+    if published is None:
+        return own
+    _check_same(own, published)
+    is_missing = ~published.answers["federation"].isin(own.answers["federation"])
+    others = pool_errors(found, published.answers[is_missing])
+    joined: Any = pd.concat([own.pool_errors, others], ignore_index=True)
+    return _join(own._replace(pool_errors=joined), published)
 
 
 def _budgets(published: Collected | None) -> dict[str, float]:
@@ -157,8 +167,13 @@ def check_data(digests: Mapping[str, str], published: Collected) -> None:
             )
 
 
-def _check_partitions(own: Collected, published: Collected) -> None:
-    """Raises ``ValueError`` if a seed has other partitions, so that runs are no pairs."""
+def _check_same(own: Collected, published: Collected) -> None:
+    """Raises ``ValueError`` if the track, the examples or a seed's partition are others."""
+    if own.track != published.track:
+        raise ValueError(
+            f"published: expected results of the track {own.track!r}, got {published.track!r}."
+        )
+    check_data(own.data_digests, published)
     keys = ["federation", "seed"]
     mine, theirs = (
         each.cells[[*keys, "partition_digest"]].drop_duplicates() for each in (own, published)
@@ -182,12 +197,6 @@ def _join(own: Collected, published: Collected) -> Collected:
     """Adds methods of a report to those of a benchmark."""
     import pandas as pd
 
-    if own.track != published.track:
-        raise ValueError(
-            f"published: expected results of the track {own.track!r}, got {published.track!r}."
-        )
-    check_data(own.data_digests, published)
-    _check_partitions(own, published)
     units = set(units_of(own.settings))
     methods = {method for _, method in units}
     # Another method may have the name of a plugin's method, so that its results are not mixed.

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from fedjax_fair.data.federated import FederatedData
     from fedjax_fair.training.fit_result import FitResult
 
-__all__ = ["COLUMNS", "answers", "pool_errors"]
+__all__ = ["ANSWERS", "COLUMNS", "answers", "baseline_answers", "pool_errors"]
 
 COLUMNS = ("federation", "method", "criterion", "measure", "se")
 """Columns of `pool_errors`."""
+
+ANSWERS = ("federation", "method", "criterion", "seed", "client", "correct")
+"""Columns of `baseline_answers`."""
 
 _MEASURES = ("accuracy", "standard_deviation")
 _AFTER_THE_LAST_ROUND = CRITERIA[:2]
@@ -62,7 +65,32 @@ def answers(fitted: FitResult, data: FederatedData) -> dict[str, Any]:
     }
 
 
-def pool_errors(found: Sequence[Final]) -> pd.DataFrame:
+def baseline_answers(found: Sequence[Final]) -> pd.DataFrame:
+    """Returns which test examples FedAvg predicts correctly.
+
+    Other methods are compared with them without the models of FedAvg.
+
+    Args:
+        found: Final runs.
+
+    Returns:
+        A row per federated dataset, criterion, seed and client: ``correct``, a digit 0 or 1 for
+        each test example of the client, in the order of the partition.
+    """
+    import pandas as pd
+
+    rows: list[Any] = []
+    for (federation, criterion, method), dataset in _runs(found).items():
+        if method == BASELINE:
+            seeds, (index, correct) = dataset["seed"].values, _arrays(dataset, "index", "correct")
+            for seed, *of_block in zip(seeds.tolist(), index, correct, strict=True):
+                for client, (own, is_correct) in enumerate(zip(*of_block, strict=True)):
+                    digits = "".join(map(str, is_correct[own >= 0].tolist()))
+                    rows.append((federation, method, criterion, seed, client, digits))
+    return pd.DataFrame(rows, columns=list(ANSWERS))
+
+
+def pool_errors(found: Sequence[Final], expected: pd.DataFrame) -> pd.DataFrame:
     """Returns standard errors of differences to FedAvg over resamples of the test pool.
 
     Examples are resampled within clients, or within labels if seeds divide the pool in their own
@@ -70,6 +98,7 @@ def pool_errors(found: Sequence[Final]) -> pd.DataFrame:
 
     Args:
         found: Final runs.
+        expected: The answers of FedAvg (`baseline_answers`) on the same partitions.
 
     Returns:
         A row per federated dataset, method, criterion and measure: ``se``, the standard deviation
@@ -77,30 +106,56 @@ def pool_errors(found: Sequence[Final]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    runs = {
+    groups: Any = expected.groupby(["federation", "criterion"], sort=False)
+    of_baseline = {
+        unit: {row[:2]: row[2] for row in own[list(ANSWERS[3:])].itertuples(index=False)}
+        for unit, own in groups
+    }
+    resampled: dict[tuple[str, str], Any] = {}
+    rows: list[Any] = []
+    for (federation, criterion, method), dataset in _runs(found).items():
+        texts = of_baseline.get((federation, criterion))
+        if texts is None or method == BASELINE:
+            continue
+        if (federation, criterion) not in resampled:
+            weights = _weights(dataset)
+            answered = _answers_of(dataset, texts)
+            resampled[federation, criterion] = weights, _resampled(dataset, answered, weights)
+        weights, of_fedavg = resampled[federation, criterion]
+        (correct,) = _arrays(dataset, "correct")
+        errors = np.std(_resampled(dataset, correct, weights) - of_fedavg, axis=1, ddof=1)
+        for measure, se in zip(_MEASURES, errors.tolist(), strict=True):
+            rows.append((federation, method, criterion, measure, se))
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"se": float})
+
+
+def _runs(found: Sequence[Final]) -> dict[tuple[str, str, str], xr.Dataset]:
+    """Returns the final runs that have answers, by federated dataset, criterion and method."""
+    return {
         (final.federation, final.criterion, final.method): final.dataset
         for final in found
         if final.criterion in _AFTER_THE_LAST_ROUND and "test_correct" in final.dataset
     }
-    rows: list[Any] = []
-    for (federation, criterion, method), dataset in runs.items():
-        if method != BASELINE:
-            continue
-        weights = _weights(dataset)
-        expected = _resampled(dataset, weights)
-        for unit, other in runs.items():
-            if unit[:2] == (federation, criterion) and unit[2] != BASELINE:
-                errors = np.std(_resampled(other, weights) - expected, axis=1, ddof=1)
-                for measure, se in zip(_MEASURES, errors.tolist(), strict=True):
-                    rows.append((federation, unit[2], criterion, measure, se))
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"se": float})
+
+
+def _arrays(dataset: xr.Dataset, *names: str) -> list[np.ndarray]:
+    return [dataset[f"test_{name}"].transpose(*_PLACES).values for name in names]
+
+
+def _answers_of(dataset: xr.Dataset, texts: dict[tuple[int, int], str]) -> np.ndarray:
+    """Returns answers of FedAvg in the places of the test examples of another method."""
+    (index,) = _arrays(dataset, "index")
+    found = np.full(index.shape, -1, np.int8)
+    for block, seed in enumerate(dataset["seed"].values.tolist()):
+        for client, own in enumerate(index[block]):
+            digits = texts[seed, client].encode()
+            found[block, client, own >= 0] = np.frombuffer(digits, np.int8) - ord("0")
+    return found
 
 
 def _weights(dataset: xr.Dataset) -> Float[np.ndarray, "examples resamples"]:
     """Returns how often each resample has each example, by its index in the data."""
-    index, label = (
-        dataset[f"test_{name}"].transpose(*_PLACES).values for name in ("index", "label")
-    )
+    index, label = _arrays(dataset, "index", "label")
     is_of_data = (index == index[0]).all()
     strata = (
         np.broadcast_to(np.arange(index.shape[1])[:, None], index.shape) if is_of_data else label
@@ -115,13 +170,10 @@ def _weights(dataset: xr.Dataset) -> Float[np.ndarray, "examples resamples"]:
 
 
 def _resampled(
-    dataset: xr.Dataset, weights: Float[np.ndarray, "examples resamples"]
+    dataset: xr.Dataset, correct: np.ndarray, weights: Float[np.ndarray, "examples resamples"]
 ) -> Float[np.ndarray, "measures resamples"]:
     """Returns the mean over blocks of each measure, for each resample."""
-    index, correct = (
-        dataset[f"test_{name}"].transpose(*_PLACES).values for name in ("index", "correct")
-    )
-    found = []
+    (index,), found = _arrays(dataset, "index"), []
     for of_block in zip(index, correct, strict=True):
         accuracies = []
         for own, is_correct in zip(*of_block, strict=True):

@@ -57,7 +57,8 @@ class BenchmarkData(NamedTuple):
     """A federated dataset of the benchmark, with one partition per seed.
 
     Attributes:
-        seen: The clients that may be trained on.
+        seen: The clients that may be trained on. Rows of the arrays of training and validation
+            examples are zeros where the test pool and unseen clients have their examples.
         unseen: The clients that are never trained on.
         unseen_ids: Their ids, which no seen client has, ``[seeds, unseen]``.
         data_digest: SHA-256 of the examples.
@@ -120,8 +121,12 @@ def partition_pool(pool: Pool, seeds: Sequence[int], min_examples: int = 50) -> 
     pool = pool._replace(features=features)
     splits = [held.split(seed) for seed in seeds]
     seen, unseen = (
-        stack([_federated(pool, parts) for parts in of_seeds])
-        for of_seeds in zip(*(split[:2] for split in splits), strict=True)
+        stack([_federated(pool, of_training, parts) for parts in of_seeds])
+        for of_training, of_seeds in zip(
+            (_without_others(pool, held.seen), pool),
+            zip(*(split[:2] for split in splits), strict=True),
+            strict=True,
+        )
     )
     arrays = [
         array for array in (features, pool.labels, pool.sensitive_features) if array is not None
@@ -150,10 +155,24 @@ def _hold_out(pool: Pool, min_examples: int) -> HeldOut:
     return made_clients(pool.name, clients, pool.num_fresh)
 
 
-def _federated(pool: Pool, parts: Parts) -> FederatedData:
+def _without_others(pool: Pool, rows: Int[np.ndarray, " examples"]) -> Pool:
+    """Returns the pool with zeros in all rows but some, so that roles cannot read test examples."""
+
+    def keep(array: Any) -> Any:
+        kept = np.zeros_like(array)
+        kept[rows] = array[rows]
+        return kept
+
+    kept = keep(pool.features), keep(pool.labels)
+    sensitive = None if pool.sensitive_features is None else keep(pool.sensitive_features)
+    return pool._replace(features=kept[0], labels=kept[1], sensitive_features=sensitive)
+
+
+def _federated(pool: Pool, of_training: Pool, parts: Parts) -> FederatedData:
+    """Returns a federated dataset whose test examples alone are of the whole pool."""
     train, validation, test = (
-        ClientExamples.of(pool.features, pool.labels, part, pool.sensitive_features)
-        for part in parts
+        ClientExamples.of(own.features, own.labels, part, own.sensitive_features)
+        for own, part in zip((of_training, of_training, pool), parts, strict=True)
     )
     groups: Any = parts.train.groups
     federated = FederatedData(

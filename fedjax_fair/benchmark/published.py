@@ -31,6 +31,7 @@ _COLUMNS = {
         "federation", "method", "criterion", "seed", "settings", "round", "window", "at_limit",
     ),
     "curves": ("federation", "method", "round", "accuracy", "low", "high"),
+    "answers": pool_errors.ANSWERS,
     "pool_errors": pool_errors.COLUMNS,
     "federations": (
         "federation", "clients", "unseen_clients", "data_digest", "test_digest",
@@ -46,7 +47,9 @@ _COLUMNS = {
 _NUMERIC = {"runs": _RUN, "clients": _CLIENT, "losses": _CLIENT}
 """Tables whose columns are numbers, except for these."""
 _DIGESTS = ("protocol", "data_digest", "test_digest", "partition_digest")
-_TEXTS = ("summary", "paper", "link", "command", "file", "settings", "at_limit")
+_TEXTS = ("summary", "paper", "link", "command", "file", "settings", "at_limit", "correct")
+_RECENT = ("losses", "answers")
+"""Tables that the first reports of this version lack."""
 _DIGITS = {"clients": 9, "losses": 9, "cells": 9}
 """Digits with which values of float32 are exact; ties of clients and settings stay ties."""
 _DESCRIPTION = "benchmark.json"
@@ -96,10 +99,10 @@ def read(folder: Path, track: str) -> Collected:
                 f"published={str(folder)!r}: expected results of the {name} {expected!r}, got "
                 f"{described[name]!r}."
             )
-    names = [name for name in _COLUMNS if name != "losses" or name in described["digests"]]
+    names = [name for name in _COLUMNS if name not in _RECENT or name in described["digests"]]
     tables = {name: _read_table(folder / f"{name}.csv", name) for name in names}
-    # The first reports of this version have no losses of clients.
-    tables.setdefault("losses", tables["clients"].iloc[:0])
+    for name in _RECENT:
+        tables.setdefault(name, tables["clients"].iloc[:0].reindex(columns=list(_COLUMNS[name])))
     _check_rows(folder, tables)
     for name in names:
         content = (folder / f"{name}.csv").read_bytes()

@@ -7,7 +7,7 @@ import pytest
 from conftest import aggregate_rows, make_context, make_federation
 
 from fedjax_fair import aggregators
-from fedjax_fair.aggregators.fedpw import _combine
+from fedjax_fair.aggregators.fedpw import _combine, _smallest
 from fedjax_fair.roles import Variables
 
 SHAPES = {"bias": (4,), "kernel": (5, 4)}
@@ -170,3 +170,14 @@ def test_opposed_clients_have_uniform_shares_of_agreement():
 def test_bad_settings_are_named(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+@pytest.mark.parametrize("digits", [1, 7])
+def test_the_smallest_elements_are_those_of_a_stable_sort(digits):
+    rng = np.random.default_rng(0)
+    values = np.abs(rng.normal(size=(30, 40))).round(digits).astype(np.float32)
+    values[0, :25], values[1, 3] = np.inf, np.nan
+    counts = np.array([30, 39, 0, 40, *rng.integers(0, 41, 26)])
+    ranks = np.argsort(np.argsort(values, axis=1, stable=True), axis=1)
+    actual = _smallest(jnp.asarray(values), jnp.asarray(counts, jnp.float32))
+    np.testing.assert_array_equal(actual, ranks < counts[:, None])

@@ -26,6 +26,13 @@ def check_nothing_is_shared(made):
     assert np.intersect1d(tested, trained).size == 0
     assert np.intersect1d(tested, unseen).size == 0
     assert np.intersect1d(unseen, trained).size == 0
+    # Roles receive the arrays of these parts.
+    for part in (made.seen.train, made.seen.validation):
+        for name in ("features", "labels", "sensitive_features"):
+            own, whole = getattr(part, name), getattr(made.seen.test, name)
+            if whole is not None:
+                assert not np.delete(own, trained, axis=0).any()
+                np.testing.assert_array_equal(own[trained], whole[trained])
     for federated in (made.seen, made.unseen):
         for part in (federated.train, federated.validation, federated.test):
             for run in range(len(part.order)):

@@ -7,7 +7,7 @@ import xarray as xr
 import fedjax_fair as ff
 from fedjax_fair.benchmark import measures
 from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.benchmark.pool_errors import answers, pool_errors
+from fedjax_fair.benchmark.pool_errors import answers, baseline_answers, pool_errors
 from fedjax_fair.solvers import SGD, Ditto
 
 PLACES = ("seed", "client", "test_example")
@@ -56,6 +56,10 @@ def final(method, correct, index, label):
     return measures.Final("digits", method, "mean", [], np.zeros(0), "global", dataset, None)
 
 
+def errors_of(found):
+    return pool_errors(found, baseline_answers(found))
+
+
 def random_answers(seed, blocks, clients, size, num_examples, natural):
     rng = np.random.default_rng(seed)
     if natural:
@@ -72,7 +76,7 @@ def random_answers(seed, blocks, clients, size, num_examples, natural):
 
 def test_errors_of_accuracy_are_those_of_the_variance_within_clients():
     index, label, methods = random_answers(0, 4, 5, 40, None, natural=True)
-    found = pool_errors(
+    found = errors_of(
         [final(*pair, index, label) for pair in zip(("fedavg", "ditto"), methods, strict=True)]
     )
     row = found.query("measure == 'accuracy'").iloc[0]
@@ -86,7 +90,7 @@ def test_errors_of_accuracy_are_those_of_the_variance_within_clients():
 def test_examples_that_clients_share_are_drawn_together():
     """One client has all examples, in each block in another order: the variance within labels."""
     index, label, methods = random_answers(1, 3, 1, 60, 60, natural=False)
-    found = pool_errors(
+    found = errors_of(
         [final(*pair, index, label) for pair in zip(("fedavg", "ditto"), methods, strict=True)]
     )
     gaps, of_example = np.zeros(60), np.zeros(60, int)
@@ -104,12 +108,12 @@ def test_equal_methods_have_no_error_and_padding_counts_for_nothing():
     index, label, (correct, _) = random_answers(2, 3, 4, 20, 50, natural=False)
     padding = ((0, 0), (0, 0), (0, 3))
     padded = [np.pad(each, padding, constant_values=-1) for each in (correct, index, label)]
-    found = pool_errors([final("fedavg", correct, index, label), final("ditto", *padded)])
+    found = errors_of([final("fedavg", correct, index, label), final("ditto", *padded)])
     assert found["se"].tolist() == [0, 0]
 
 
 def test_methods_without_fedavg_have_no_rows():
     index, label, (correct, _) = random_answers(3, 2, 2, 5, 9, natural=False)
-    found = pool_errors([final("ditto", correct, index, label)])
+    found = errors_of([final("ditto", correct, index, label)])
     assert not len(found)
     assert found["se"].dtype == float

@@ -204,7 +204,7 @@ def test_encodings_are_fitted_on_examples_of_seen_clients_only(tmp_path):
     write_adult(tmp_path / "one", ages)
     made = FEDERATIONS["adult"].load(str(tmp_path / "one"), (0, 1))
     fitted = examples_of(made.seen, "train", "validation")
-    features = made.seen.train.features
+    features = made.seen.test.features
     # The column of ages, standardized on these rows; clients are no feature.
     place = np.argmax(np.abs(features).max(axis=0))
     expected = (ages - ages[fitted].mean()) / ages[fitted].std()
@@ -213,7 +213,7 @@ def test_encodings_are_fitted_on_examples_of_seen_clients_only(tmp_path):
     held_out = np.setdiff1d(np.arange(600), fitted)
     ages[held_out] += 1000
     write_adult(tmp_path / "other", ages)
-    changed = FEDERATIONS["adult"].load(str(tmp_path / "other"), (0, 1)).seen.train.features
+    changed = FEDERATIONS["adult"].load(str(tmp_path / "other"), (0, 1)).seen.test.features
     np.testing.assert_array_equal(changed[fitted], features[fitted])
     assert (changed[held_out, place] > 10).all()
 
