@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -15,6 +14,7 @@ from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sensitive import SensitiveGroups
 from fedjax_fair.evaluation.client_predictions import apply_model
 from fedjax_fair.evaluation.sums import client_sum, map_examples
+from fedjax_fair.metrics.group_fairness import count_groups
 from fedjax_fair.numerics.labels import check_one_label
 from fedjax_fair.parallel import collectives
 from fedjax_fair.roles import Context, Model, Variables
@@ -90,13 +90,12 @@ def pooled_counts(
     """Counts the examples of all clients by group, label and prediction of one model."""
     check_one_label(examples.labels, _COUNTED)
 
-    def cells_of(indices):
+    def predictions(indices):
         outputs = apply_model(model, variables, examples.features[indices])
         is_positive, is_selected = examples.labels[indices] == 1, model.predict(outputs) == 1
-        cells = 2 * groups.of(examples, indices) + is_positive.astype(jnp.int32)
-        return 2 * cells + is_selected.astype(jnp.int32)
+        return groups.of(examples, indices), is_positive, is_selected
 
-    cells, _, owners = map_examples(cells_of, examples)
-    counted = (owners < examples.num_clients).astype(jnp.float32)
-    counts = jax.ops.segment_sum(counted, cells, 4 * groups.number)
-    return collectives.all_reduce(examples, counts).reshape(groups.number, 2, 2)
+    (people, labels, predicted), _, owners = map_examples(predictions, examples)
+    predicted = jnp.where(owners < examples.num_clients, predicted.astype(jnp.int32), -1)
+    counts = count_groups(people, labels, predicted, groups.number)
+    return collectives.all_reduce(examples, counts.astype(jnp.float32))

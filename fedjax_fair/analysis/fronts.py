@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -222,9 +223,10 @@ def front_table(points: xr.Dataset) -> Table:
 def _direction(results: xr.Dataset, name: str) -> int:
     """Returns 1 if more of a metric is better, else -1."""
     if name not in results:
+        close = difflib.get_close_matches(name, map(str, results), n=1, cutoff=0.5)
         raise ValueError(
             f"metric={name!r}: expected a variable of the results; choose one of them, such as "
-            f"{primary(results).mean!r}."
+            f"{(close or [primary(results).mean])[0]!r}."
         )
     direction = better(results, name)
     if direction not in ("higher", "lower"):

@@ -243,11 +243,13 @@ def method_round(
             pooled = method.centralized_fn(model, solver)
         checks.instance(f"{name}: centralized_fn", pooled, BaseRound, "Centralized(model, solver)")
         return pooled
-    linked = {to: getattr(solver_settings, of) for to, of in method.linked_settings.items()}
-    for to, of in method.linked_settings.items():
-        if linked[to] is None:
-            meaning = settings_of(classes["solver"])[of].help.partition(".")[0].casefold()
-            option = option_of("solver", of)
+    linked = {}
+    for to, setting in method.linked_settings.items():
+        section, of = setting.split(".")
+        linked[to] = getattr(getattr(method_config, section), of)
+        if linked[to] is None and section in classes:
+            meaning = settings_of(classes[section])[of].help.partition(".")[0].casefold()
+            option = option_of(section, of)
             raise ValueError(f"{name} needs {option} ({meaning}), e.g. {option} 10.")
     batch_size = solver_settings.batch_size
     if largest_client is not None and batch_size is not None and not solver_settings.replacement:
@@ -264,7 +266,6 @@ def method_round(
         selector_settings = replace(selector_settings, cohort_size=concurrency)
     selector = construct(classes["selector"], selector_settings, **defaults)
     solver = construct(classes["solver"], solver_settings)
-    linked["num_rounds"] = config.training.rounds
     aggregator = construct(classes["aggregator"], method_config.aggregator, **linked)
     if method.server_optimizer is not None:
         optimizer = construct(classes["server_optimizer"], method_config.server_optimizer)
@@ -399,7 +400,7 @@ def server_view(method: Method) -> str:
     if method.centralized_fn is not None:
         return "examples"
     classes = role_classes(method)
-    placeholders: dict[str, Any] = dict.fromkeys(("num_rounds", *method.linked_settings), 1)
+    placeholders: dict[str, Any] = dict.fromkeys(method.linked_settings, 1)
     roles = [construct(classes[role], None, **placeholders) for role in ("selector", "aggregator")]
     views = get_args(ServerView)
     for role in roles:

@@ -105,7 +105,8 @@ def tradeoffs(contents: Contents) -> Figure | None:
                 markerfacecolor="white" if row["is_reference"] else look["color"],
             )  # fmt: skip
         labeled = unsurpassed(rows)
-        _label(axes, rows[rows["method"].isin(labeled)].to_dict("records"))
+        shown = rows[rows["method"].isin(labeled)].to_dict("records")
+        drawing.label_points(axes, {row["method"]: _place(row) for row in shown})
         axes.set_xlabel(heading(name, _AXES[0]).replace("SD", "SD over clients"), size=8)
     _label_levels(panels)
     _draw_legend(figure, dict(zip(kinds, map(_marker, range(len(kinds))), strict=True)))
@@ -140,29 +141,6 @@ def unsurpassed(results: Any) -> list[str]:
         for name, accuracy, spread in rows
         if not any(other > accuracy and less < spread for _, other, less in rows)
     ]
-
-
-def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    """Writes the names of methods beside their markers, unless a name would cover another."""
-    from matplotlib.transforms import Bbox
-
-    taken = list[Bbox]()
-    right, middle = axes.get_xlim()[1], sum(axes.get_xlim()) / 2
-    axes.set_xlim(right=right)
-    for row in sorted(rows, key=lambda row: -row["accuracy"]):
-        at = _place(row)
-        side = 1 if at[0] < middle else -1
-        label = axes.annotate(
-            drawing.escape_mathtext(row["method"]), (at[0], at[1]), xytext=(4 * side, 4),
-            size=7, color="0.2",
-            textcoords="offset points", ha="left" if side > 0 else "right",
-        )  # fmt: skip
-        label.set_in_layout(False)
-        box = label.get_window_extent()
-        if box.count_overlaps(taken):
-            label.remove()
-        else:
-            taken.append(box)
 
 
 def _marker(place: int) -> dict[str, Any]:

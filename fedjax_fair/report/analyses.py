@@ -62,7 +62,7 @@ def attained(points: xr.Dataset) -> Figure:
     axes.step(levels, shown, where="post", color=color, label="attained")
     axes.fill_between(levels, low, high, step="post", color=color, alpha=0.2, where=is_complete)
     is_often = points["share"].values >= 0.5
-    is_named = points.sizes["algorithm"] <= _MAX_NAMED
+    places: dict[str, tuple[float, float]] = {}
     for is_shown, label, fill in (
         (is_often, "on the front", color),
         (~is_often, "surpassed", "none"),
@@ -70,9 +70,9 @@ def attained(points: xr.Dataset) -> Figure:
         own = points.isel(algorithm=np.flatnonzero(is_shown))
         place = [factor[key] * own[key].mean("seed").values for key in ("unfairness", "accuracy")]
         axes.scatter(*place, s=22, facecolors=fill, edgecolors=color, label=label)
-        for x, y, name in zip(*place, own["algorithm"].values, strict=True) if is_named else ():
-            text = drawing.escape_mathtext(name)
-            axes.annotate(text, (x, y), (4, 3), textcoords="offset points", size=7)
+        places |= dict(zip(own["algorithm"].values.tolist(), zip(*place, strict=True), strict=True))
+    if len(places) <= _MAX_NAMED:
+        drawing.label_points(axes, places)
     for key, set_label in (("unfairness", axes.set_xlabel), ("accuracy", axes.set_ylabel)):
         unit = ", %" if factor[key] == 100 else ""
         set_label(f"{points[key].attrs['metric']}{unit}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -236,6 +237,29 @@ def annotate(axes: Axes, text: str, at: tuple[float, float], right: bool = True)
     side = -4 if right else 4
     axes.annotate(text, at, (side, -4), "axes fraction", "offset points", va="top",
                   ha="right" if right else "left", size=8, color="0.35")  # fmt: skip
+
+
+def label_points(axes: Axes, points: Mapping[str, Sequence[float]]) -> None:
+    """Writes names beside their points; a name that would cover another or a point is left out."""
+    from matplotlib.transforms import Bbox
+
+    right, middle = axes.get_xlim()[1], sum(axes.get_xlim()) / 2
+    axes.set_xlim(right=right)
+    centers = axes.transData.transform(np.array(list(points.values())))
+    taken = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centers]
+    for name, (x, y) in sorted(points.items(), key=lambda point: -point[1][1]):
+        inner = 1 if x < middle else -1
+        for side, above in ((inner, True), (inner, False), (-inner, True), (-inner, False)):
+            label = axes.annotate(
+                escape_mathtext(name), (x, y), (4 * side, 4 if above else -4), size=7, color="0.2",
+                textcoords="offset points", ha="left" if side > 0 else "right",
+                va="baseline" if above else "top",
+            )  # fmt: skip
+            label.set_in_layout(False)
+            if not (box := label.get_window_extent()).count_overlaps(taken):
+                taken.append(box)
+                break
+            label.remove()
 
 
 def style_axes(axes: Axes) -> None:

@@ -18,10 +18,8 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.run_groups import groups_of, plan_sweep
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config, Maximize
-from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.app.settings.names import change
-from fedjax_fair.app.settings.registry import role_classes
 from fedjax_fair.app.settings.request import Request
 from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.terminal.console import print_tables
@@ -136,8 +134,7 @@ def resume(
 
 def _check_extensible(config: Config) -> None:
     for name in config.methods:
-        aggregator = role_classes(resolve_method(config, name)[0]).get("aggregator")
-        if aggregator is not None and "num_rounds" in settings_of(aggregator):
+        if "training.rounds" in resolve_method(config, name)[0].linked_settings.values():
             raise ValueError(
                 f"training.rounds: expected the {config.training.rounds} of the run, on which all "
                 f"rounds of {name} depend; start another run with more rounds."

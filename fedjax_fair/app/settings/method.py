@@ -65,7 +65,8 @@ class Method(NamedTuple):
             and no schedule otherwise.
         weighting: Default weights of the mean.
         centralized_fn: Makes a round of a model and a solver, for training on pooled examples.
-        linked_settings: Settings of the solver by the parameters of other roles that they set.
+        linked_settings: Settings, such as ``"solver.steps"``, by the parameters of selector and
+            aggregator that they set.
         ranges: Ranges of the numeric settings that a benchmark tunes in addition to the learning
             rate, by names of the command line; at most two, which only enter arithmetic.
     """

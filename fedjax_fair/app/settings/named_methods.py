@@ -127,7 +127,7 @@ def used_settings(method: Method, config: Config) -> Settings:
         if config.schedule.concurrency is not None:
             del settings["selector", "cohort_size"]
     linked = product(("selector", "aggregator"), method.linked_settings)
-    unused = {("model", "num_classes"), ("aggregator", "num_rounds"), *linked}
+    unused = {("model", "num_classes"), *linked}
     if method.centralized_fn is not None:
         unused.add(("solver", "prox"))
     return {key: setting for key, setting in settings.items() if key not in unused}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_sources", "collect", "load", "loaded", "methods_of"]
 
-_FROM_CONFIGURATION = ("cohort_size", "num_rounds", "learning_rate", "batch_size")
+_FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
 """Parameters that need no default, because every configuration has a value."""
 
 # A run folder contains no code: `resume` needs `--plugin` again, since a folder from elsewhere

@@ -100,7 +100,7 @@ GROUPS: dict[str, dict[str, Method]] = {
         "drfa": Method(
             selector=selectors.DRFA,
             aggregator=partial(aggregators.Mean, "uniform"),
-            linked_settings={"local_steps": "steps"},
+            linked_settings={"local_steps": "solver.steps"},
         ),
         "full": Method(selector=selectors.Full),
         "round_robin": Method(selector=selectors.RoundRobin),
@@ -112,7 +112,8 @@ GROUPS: dict[str, dict[str, Method]] = {
         "equitable": Method(aggregator=aggregators.Equitable),
         "gifair": Method(aggregator=aggregators.GIFAIR),
         "q_fedavg": Method(
-            aggregator=aggregators.QFedAvg, linked_settings={"learning_rate": "learning_rate"}
+            aggregator=aggregators.QFedAvg,
+            linked_settings={"learning_rate": "solver.learning_rate"},
         ),
         "tilted": Method(aggregator=aggregators.Tilted),
         "propfair": Method(
@@ -161,7 +162,9 @@ GROUPS: dict[str, dict[str, Method]] = {
             solver=solvers.PFedFair,
             weighting="uniform",
         ),
-        "fair_fate": Method(aggregator=aggregators.FairFATE),
+        "fair_fate": Method(
+            aggregator=aggregators.FairFATE, linked_settings={"num_rounds": "training.rounds"}
+        ),
     },
     "server": {
         "fedavgm": Method(server_optimizer=server_optimizers.FedAvgM),

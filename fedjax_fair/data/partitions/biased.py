@@ -228,7 +228,10 @@ def split_by_request(
     joint = np.ravel_multi_index(codes, [len(values) for values in requested.values])
     joint = np.where(is_known, joint, -1)
     pools = _count(labels[is_known], joint[is_known], requested.cells.shape[1])
-    counts = _draw_counts(requested, pools, None)
+    try:
+        counts = _draw_counts(requested, pools, None)
+    except ValueError as error:
+        raise ValueError(f"Test examples: {error}") from None
     return _draw(requested, counts, labels, joint, seed)
 
 
@@ -267,7 +270,8 @@ def _draw_counts(
         place = np.unravel_index(limits.argmin(), limits.shape)
         raise ValueError(
             f"{_cell_name(requested, place)}: {pools[place]:,} examples are too few for "
-            f"{num_clients} clients; use fewer clients or a smaller gap."
+            f"{num_clients} clients; use fewer clients, a smaller gap, or rows without such rare "
+            "values."
         )
     counts = rounded(sizes)
     # Rounding may need some examples more than there are.
