@@ -173,7 +173,8 @@ def _check_rows(folder: Path, tables: dict[str, Any]) -> None:
     units = {name: set(units_of(tables[name])) for name in names}
     pairs = units["runs"]
     for name, found in units.items():
-        if unknown := sorted(pairs ^ found):
+        # Cells also have the tuning runs of units that are not finished.
+        if unknown := sorted(pairs - found if name == "cells" else pairs ^ found):
             raise ValueError(
                 f"published={str(folder)!r}: expected {' on '.join(reversed(unknown[0]))} in "
                 f"runs.csv and in {name}.csv."

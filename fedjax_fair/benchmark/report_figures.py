@@ -96,6 +96,7 @@ def tradeoffs(contents: Contents) -> Figure | None:
     kinds = list(dict.fromkeys(contents.results["kind"]))
     for axes, name in panels:
         rows = contents.results[contents.results["federation"] == name]
+        places, halves = [], []
         for row in rows.to_dict("records"):
             look, at = _marker(kinds.index(row["kind"])), _place(row)
             bars = _place({key: row.get(f"{key}_half", np.nan) for key in _AXES} | {
@@ -104,6 +105,9 @@ def tradeoffs(contents: Contents) -> Figure | None:
                 *at, xerr=bars[0], yerr=bars[1], **look, markersize=5, elinewidth=0.7,
                 markerfacecolor="white" if row["is_reference"] else look["color"],
             )  # fmt: skip
+            places.append(at)
+            halves.append(bars)
+        _limit(axes, np.array(places), np.array(halves))
         labeled = unsurpassed(rows)
         shown = rows[rows["method"].isin(labeled)].to_dict("records")
         drawing.label_points(axes, {row["method"]: _place(row) for row in shown})
@@ -111,6 +115,17 @@ def tradeoffs(contents: Contents) -> Figure | None:
     _label_levels(panels)
     _draw_legend(figure, dict(zip(kinds, map(_marker, range(len(kinds))), strict=True)))
     return figure
+
+
+def _limit(axes: Axes, places: np.ndarray, halves: np.ndarray) -> None:
+    """Shows all points, and intervals of up to the median length; a long one would hide points."""
+    low, high = np.nanmin(places, axis=0), np.nanmax(places, axis=0)
+    margins = 1.1 * np.nan_to_num(np.nanmedian(halves, axis=0)) + 0.05 * (high - low)
+    for place, (limits, set_limits) in enumerate(
+        ((axes.get_xlim(), axes.set_xlim), (axes.get_ylim(), axes.set_ylim))
+    ):
+        lowest, highest = low[place] - margins[place], high[place] + margins[place]
+        set_limits(max(limits[0], lowest), min(limits[1], highest))
 
 
 def _place(row: Mapping[str, Any]) -> list[float]:

@@ -256,7 +256,8 @@ def label_points(axes: Axes, points: Mapping[str, Sequence[float]]) -> None:
                 va="baseline" if above else "top",
             )  # fmt: skip
             label.set_in_layout(False)
-            if not (box := label.get_window_extent()).count_overlaps(taken):
+            box, frame = label.get_window_extent(), axes.bbox
+            if not box.count_overlaps(taken) and frame.x0 <= box.x0 and box.x1 <= frame.x1:
                 taken.append(box)
                 break
             label.remove()

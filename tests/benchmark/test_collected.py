@@ -209,6 +209,9 @@ def test_tuning_runs_of_an_unfinished_method_are_counted_once(finished, copy_of)
         file.unlink()
     found = join(mine, finished)
     assert len(found.cells) == len(collected.collect(finished).cells)
+    write_tables(mine)
+    again = published.read(mine / "report", "embedded")
+    assert "q_fedavg" in set(again.cells["method"]) - set(again.runs["method"])
 
 
 def test_reasons_are_those_of_units_without_results(copy_of):
