@@ -33,6 +33,7 @@ DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
 TABLES = {
     "known": "What is known",
     "ranking": "Ranking, all datasets",
+    "orders": "Ranking at equal costs and with rounds chosen",
     "undecided": "What could not be decided",
 }
 """Titles of the tables that pages show, by the name of their place."""

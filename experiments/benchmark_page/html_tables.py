@@ -148,14 +148,15 @@ def _reason(measure: str) -> str:
 
 
 def comparisons(contents: Contents) -> dict[str, str]:
-    """Renders what is known, the ranking, the differences per scope, and what is undecided.
+    """Renders what is known, rankings, the differences per scope, and what is undecided.
 
     Returns:
-        HTML of the tables ``statements``, ``ranking`` and ``undecided``, and of ``differences``, a
-        section per scope with a figure of its intervals.
+        HTML of the tables ``statements``, ``ranking``, ``orders`` and ``undecided``, and of
+        ``differences``, a section per scope with a figure of its intervals.
     """
     tables = comparison_tables(contents)
-    found = {name: _table(tables[name], name) for name in ("statements", "ranking", "undecided")}
+    names = ("statements", "ranking", "orders", "undecided")
+    found = {name: _table(tables[name], name) for name in names}
     scopes = [name for name in (OVERALL, *contents.federations) if len(by_method(contents, name))]
     return found | {"differences": "".join(_scope(contents, tables, name) for name in scopes)}
 

@@ -143,6 +143,7 @@ def page(contents: Contents, about: About) -> str:
 {compared["statements"]}
 <h2 id="ranking-title">Ranking</h2>
 {compared["ranking"]}
+{compared["orders"]}
 <h2 id="differences-title">Differences to {text(BASELINE)}</h2>
 <div class="controls">{scope}</div>
 <div id="ranking">{compared["differences"]}</div>

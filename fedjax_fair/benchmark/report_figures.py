@@ -119,8 +119,11 @@ def tradeoffs(contents: Contents) -> Figure | None:
 
 def _limit(axes: Axes, places: np.ndarray, halves: np.ndarray) -> None:
     """Shows all points, and intervals of up to the median length; a long one would hide points."""
-    low, high = np.nanmin(places, axis=0), np.nanmax(places, axis=0)
-    margins = 1.1 * np.nan_to_num(np.nanmedian(halves, axis=0)) + 0.05 * (high - low)
+    places = places[np.isfinite(places).all(axis=1)]
+    if not len(places):
+        return
+    low, high = places.min(axis=0), places.max(axis=0)
+    margins = 1.1 * np.median(np.nan_to_num(halves), axis=0) + 0.05 * (high - low)
     for place, (limits, set_limits) in enumerate(
         ((axes.get_xlim(), axes.set_xlim), (axes.get_ylim(), axes.set_ylim))
     ):

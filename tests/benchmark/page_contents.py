@@ -84,6 +84,7 @@ def make_found(names=FOUND_FEDERATIONS, **changes):
         losses=pd.DataFrame(columns=["federation", "method", "seed"]),
         settings=settings,
         curves=pd.DataFrame(),
+        answers=pd.DataFrame(),
         pool_errors=pd.DataFrame(columns=COLUMNS).astype({"se": float}),
         federations=pd.DataFrame({"federation": names}).join(constants),
         methods=pd.DataFrame(

@@ -99,6 +99,7 @@ def test_the_files_lead_with_what_is_known(tmp_path):
     assert [table.title for table in tables] == [
         "What is known",
         "Ranking, all datasets",
+        "Ranking at equal costs and with rounds chosen",
         *(f"Differences on {name}" for name in FOUND_FEDERATIONS),
         "What could not be decided",
     ]
