@@ -20,7 +20,7 @@ from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.app.terminal.termination import Termination
 from fedjax_fair.benchmark import collected, costs, entry, export, published, report, runner, tuning
-from fedjax_fair.benchmark.protocol import TRACKS
+from fedjax_fair.benchmark.protocol import TRACKS, UNRANKED
 from fedjax_fair.benchmark.report_tables import result_tables
 from fedjax_fair.benchmark.unit import is_done
 from fedjax_fair.utils.terminal import escape_control_chars
@@ -179,7 +179,7 @@ def run_benchmark(arguments: list[str]) -> None:
     if methods == ["all"]:
         pairs = (name for each in TRACKS.values() for name in each.methods if "+" in name)
         # The networks of the benchmark have no adapters, and clients no times.
-        others = {*registry.GROUPS["adapters"], *registry.GROUPS["asynchronous"]}
+        others = {*registry.GROUPS["adapters"], *registry.GROUPS["asynchronous"], *UNRANKED}
         methods = [*(name for name in registry.METHODS if name not in others), *pairs]
     planned = runner.plan(track, folder, methods, options.federations, parse_shard(options.shard))
     if options.dry_run:

@@ -307,9 +307,11 @@ def relative(runs: pd.DataFrame, clients: pd.DataFrame, losses: pd.DataFrame) ->
         add(f"worse_than_{reference}", pd.Series(shares, others.index))
     others, same = _pairs(losses, REFERENCES[0])
     gaps = others.astype("float64") - same.to_numpy("float64")
+    with np.errstate(invalid="ignore"):  # A loss may be infinite.
+        spread = gaps.std(axis=1, ddof=0)
     for name, values in (
         ("loss_gap_maximum", gaps.max(axis=1)),
-        ("loss_gap_standard_deviation", gaps.std(axis=1, ddof=0)),
+        ("loss_gap_standard_deviation", spread),
     ):
         add(name, values.map(lambda value: float(f"{value:.{DIGITS}g}")))
     found: Any = pd.concat(parts, ignore_index=True)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 __all__ = [
     "BASELINE", "CRITERIA", "MEGABYTES", "PARITY", "RANGE_SEED", "SETTINGS", "STOPPED", "TRACKS",
-    "USED_SEEDS", "VERSION", "Track",
+    "UNRANKED", "USED_SEEDS", "VERSION", "Track",
 ]  # fmt: skip
 
 VERSION = "2.0"
@@ -34,6 +34,11 @@ SETTINGS = 8
 
 RANGE_SEED = 1000
 """Seed of the runs that find the window of step sizes."""
+
+UNRANKED = ("fair_fate", "fedbn", "gifair")
+"""Methods without a place in a track: FAIR-FATE trains with the validation examples that choose
+settings, no network has the batch normalization of FedBN, and no client has a known group, as
+GIFAIR needs."""
 
 USED_SEEDS = {"1.0": (*range(3), *range(100, 116)), "1.1": (*range(3), *range(100, 116))}
 """Seeds of earlier versions, which no phase of this one uses."""

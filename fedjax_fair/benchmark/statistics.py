@@ -225,8 +225,8 @@ def estimate(gaps: pd.DataFrame, se_pool: np.ndarray | None = None) -> pd.DataFr
     blocks = gaps.notna().sum(axis=1).to_numpy()
     mean = gaps.mean(axis=1).to_numpy()
     freedom = np.where(blocks > 1, blocks - 1, np.nan)
-    deviation = gaps.std(axis=1).to_numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # A loss may be infinite.
+        deviation = gaps.std(axis=1).to_numpy()
         by_blocks = deviation / np.sqrt(blocks)
         pool = np.full(len(gaps), np.nan) if se_pool is None else np.asarray(se_pool, float)
         both = np.hypot(by_blocks, np.nan_to_num(pool))

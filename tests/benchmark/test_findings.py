@@ -30,6 +30,7 @@ def test_intervals_are_simultaneous_over_all_rows():
     found, values = make_found(np.random.default_rng(0))
     table = findings.with_intervals(findings.findings(found))
     pairs = [pair for pair in findings.CONTRASTS if set(pair) <= set(values["digits"])]
+    pairs += [(name, "fedavg") for name in ("divfl", "fedadam")]
     assert len(table) == 2 * 2 * len(pairs) > 0  # Two measures and two datasets.
     for row in table.itertuples():
         is_known = (row.federation, row.measure, row.method, row.other) == (
