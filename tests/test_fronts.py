@@ -172,3 +172,16 @@ def test_points_of_few_methods_have_names():
         points = ff.analysis.front(results_of(level[:number], gap[:number]))
         texts = [text.get_text() for text in ff.report.attained(points).axes[0].texts]
         assert sorted(texts) == expected
+
+
+def test_names_cover_neither_points_nor_each_other():
+    levels, gaps = [[0.9], [0.9001], [np.nan], [0.7]], [[0.1], [0.1001], [np.nan], [0.3]]
+    figure = ff.report.attained(ff.analysis.front(results_of(levels, gaps)))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.texts] == ["m1", "m0", "m3"]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    for box, other in itertools.combinations(boxes, 2):
+        assert not box.overlaps(other)
+    points = axes.transData.transform([(10, 90), (10.01, 90.01), (30, 70)])
+    assert not any(box.contains(*point) for box in boxes for point in points)

@@ -30,9 +30,7 @@ _AXES = ("standard_deviation", "accuracy")
 _COLUMNS, _LEGEND_COLUMNS = 3, 4
 _MARKERS = ("o", "s", "^", "D")
 _LOOKS: Any = tuple(
-    {"color": color, "linestyle": dash}
-    for dash in ("-", "--", ":", "-.")
-    for color in drawing.COLORS
+    {"color": color, "linestyle": dash} for dash in ("-", "--") for color in drawing.COLORS
 )
 """Colors and dashes of curves, as many as can be told apart."""
 _LOOK_OF_OTHERS: Any = {"color": "0.8", "linestyle": "-"}

@@ -243,9 +243,10 @@ def label_points(axes: Axes, points: Mapping[str, Sequence[float]]) -> None:
     """Writes names beside their points; a name that would cover another or a point is left out."""
     from matplotlib.transforms import Bbox
 
+    points = {name: point for name, point in points.items() if np.isfinite(point).all()}
     right, middle = axes.get_xlim()[1], sum(axes.get_xlim()) / 2
     axes.set_xlim(right=right)
-    centers = axes.transData.transform(np.array(list(points.values())))
+    centers = axes.transData.transform(np.reshape(list(points.values()), (-1, 2)))
     taken = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centers]
     for name, (x, y) in sorted(points.items(), key=lambda point: -point[1][1]):
         inner = 1 if x < middle else -1
