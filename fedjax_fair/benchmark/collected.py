@@ -131,8 +131,8 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
     if published is None:
         return own
     _check_same(own, published)
-    is_missing = ~published.answers["federation"].isin(own.answers["federation"])
-    others = pool_errors(found, published.answers[is_missing])
+    theirs: Any = published.answers
+    others = pool_errors(found, theirs[~theirs["federation"].isin(own.answers["federation"])])
     joined: Any = pd.concat([own.pool_errors, others], ignore_index=True)
     return _join(own._replace(pool_errors=joined), published)
 
