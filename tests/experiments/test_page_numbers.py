@@ -17,6 +17,7 @@ from scipy import stats
 from experiments import findings as benchmark_findings
 from experiments.reproduction import pages as claim_pages
 from experiments.reproduction import protocol_pages
+from fedjax_fair.app.settings import registry
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = ROOT / "docs" / "reproduction" / "numbers.csv"
@@ -113,6 +114,9 @@ def test_the_page_of_the_benchmark_has_the_tables_of_its_report():
     for name, title in benchmark_findings.TABLES.items():
         found = benchmark_findings.table_of(folder / "embedded", title)
         assert f"<!-- {name} embedded -->\n{found}\n<!-- end -->" in page
+        if name in ("known", "ranking"):
+            found = benchmark_findings.table_of(folder / "standard", title)
+            assert f"<!-- {name} standard -->\n{found}\n<!-- end -->" in page
 
 
 def test_pages_name_the_methods_that_are_separated_from_fedavg():
@@ -137,6 +141,21 @@ def test_pages_name_the_methods_that_are_separated_from_fedavg():
             ("synthetic", "better"), ("digits", "worse"), ("synthetic", "worse"),
         )
     ]  # fmt: skip
+
+
+def test_the_page_names_the_methods_that_are_separated_on_adult():
+    folder = ROOT / "docs" / "benchmark" / "standard"
+    compared, ranked = (pd.read_csv(folder / f"{name}.csv") for name in ("differences", "ranking"))
+    rows = compared[(compared["family"] == "stopped") & (compared["measure"] == "accuracy")]
+    text = words((folder.parent / "README.md").read_text("utf8"))
+    start = text.index("`apfl`, `ditto`, `fedbabu`")
+    better, worse = text[start : text.index("([differences](standard")].split(" are more accurate")
+    known = rows.groupby("verdict")["method"].agg(set)
+    assert set(re.findall("`(\\w+)`", better)) == known["better"]
+    assert set(re.findall("`(\\w+)`", worse)) - {"fedavg"} == known["worse"]
+    best = ranked[(ranked["order"] == "accuracy") & (ranked["verdict"] == "better")]["method"]
+    assert len(best) == 7  # README.md counts them.
+    assert set(best) <= {*registry.GROUPS["personalized"], "fine_tuned"}
 
 
 def test_the_page_names_the_methods_that_are_not_ranked():
