@@ -306,7 +306,8 @@ def _kind(method: str) -> str:
         return "combination"
     if method in BASELINES:
         return "reference"
-    return next((kind for kind, entries in GROUPS.items() if method in entries), "plugin")
+    base = method.partition(":")[0]
+    return next((kind for kind, entries in GROUPS.items() if base in entries), "plugin")
 
 
 def _command(track: str, name: str, parts: list[plugin_methods.Description]) -> str:

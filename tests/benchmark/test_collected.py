@@ -344,3 +344,9 @@ def test_a_report_with_published_methods_is_one_command(copy_of, capsys):
 def test_without_the_baseline_nothing_is_compared(copy_of):
     contents = report.contents(collected.collect(copy_of("mine", "q_fedavg", "fine_tuned")))
     assert contents.differences.empty
+
+
+def test_kinds_are_those_of_the_registry():
+    names = ("divfl:gradients=stale", "divfl+equitable", "fine_tuned", "mine")
+    kinds = [collected._kind(name) for name in names]
+    assert kinds == ["selection", "combination", "reference", "plugin"]
