@@ -176,12 +176,25 @@ def test_points_of_few_methods_have_names():
 
 def test_names_cover_neither_points_nor_each_other():
     levels, gaps = [[0.9], [0.9001], [np.nan], [0.7]], [[0.1], [0.1001], [np.nan], [0.3]]
-    figure = ff.report.attained(ff.analysis.front(results_of(levels, gaps)))
+    runs = results_of(levels, gaps)
+    figure = ff.report.attained(ff.analysis.front(runs))
     figure.draw_without_rendering()
     axes = figure.axes[0]
     assert [text.get_text() for text in axes.texts] == ["m1", "m0", "m3"]
     boxes = [text.get_window_extent() for text in axes.texts]
     for box, other in itertools.combinations(boxes, 2):
         assert not box.overlaps(other)
+        assert axes.bbox.x0 <= min(box.x0, other.x0) < max(box.x1, other.x1) <= axes.bbox.x1
     points = axes.transData.transform([(10, 90), (10.01, 90.01), (30, 70)])
     assert not any(box.contains(*point) for box in boxes for point in points)
+
+
+def test_names_that_would_leave_the_axes_are_left_out():
+    levels, gaps = [[0.9]] * 4 + [[0.7]], [[0.1]] * 4 + [[0.3]]
+    runs = results_of(levels, gaps).assign_coords(algorithm=[f"{i}" * 40 for i in range(5)])
+    figure = ff.report.attained(ff.analysis.front(runs))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == 3
+    assert all(axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 for box in boxes)

@@ -7,8 +7,9 @@ import pytest
 from conftest import aggregate_rows, make_context
 
 from fedjax_fair import aggregators
+from fedjax_fair.aggregators.cells import pooled_counts
 from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.data.sensitive import SensitiveFeature
+from fedjax_fair.data.sensitive import SensitiveFeature, SensitiveGroups
 from fedjax_fair.roles import Model, Variables
 
 SIZES = (10, 20, 10)
@@ -188,3 +189,16 @@ def test_bad_settings_are_named(settings, said):
 def test_data_without_what_the_server_needs_is_refused(context, said):
     with pytest.raises(ValueError, match=said):
         fair_fate().init(context_of(0, **context))
+
+
+def test_padded_positions_count_nobody():
+    variables, groups = (
+        Variables({"w": jnp.array([1.0, 0.0])}, {}),
+        SensitiveGroups(2, np.array([1])),
+    )
+    padded = validation(np.append(ORDER, [0, 0, 3]).astype(np.int32))
+    counts = [
+        pooled_counts(model(), variables, examples, groups) for examples in (validation(), padded)
+    ]
+    np.testing.assert_array_equal(*counts)
+    assert counts[0].sum() == 20

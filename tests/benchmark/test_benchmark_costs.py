@@ -2,8 +2,10 @@
 
 import pytest
 
+from fedjax_fair.app.cli import main
+from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.benchmark import costs, runner
-from fedjax_fair.benchmark.protocol import TRACKS
+from fedjax_fair.benchmark.protocol import TRACKS, UNRANKED
 
 
 def test_times_are_added_and_the_largest_memory_counts(tmp_path, monkeypatch):
@@ -50,6 +52,17 @@ def test_a_dataset_without_a_measurement_has_no_estimate(tmp_path, monkeypatch, 
     shown = {row[0]: row[3:] for row in costs.estimate(planned).rows}
     assert shown["groups"] == ("0.0 min", "0.0 GB")
     assert shown["all"] == ("1.0 min", "1.5 GB")
+
+
+def test_all_methods_are_those_with_a_place_in_a_track(tmp_path, monkeypatch, capsys):
+    plans, estimate = [], costs.estimate
+    monkeypatch.setattr(costs, "estimate", lambda plan: plans.append(plan) or estimate(plan))
+    arguments = ["--methods", "all", "--dry-run", "--output", str(tmp_path)]
+    assert main(["benchmark", "embedded", *arguments]) == 0
+    names = {unit.method for unit in plans[0].units}
+    assert not names & {*UNRANKED, *GROUPS["adapters"], *GROUPS["asynchronous"]}
+    assert names >= {"fedavg", "fedpw", "pfedfair", "median", "scaffold+fedadam"}
+    assert "digits" in capsys.readouterr().out
 
 
 def test_measurements_are_of_datasets_of_the_tracks():

@@ -258,6 +258,17 @@ def test_tables_are_written(contents, tmp_path):
     assert len(body) == 1 + len(METHODS)
 
 
+def test_a_long_interval_hides_no_point(contents):
+    results = contents.results.copy()
+    results["accuracy_half"], results["standard_deviation_half"] = 0.01, 0.01
+    results.loc[results["method"] == "tilted", "accuracy_half"] = 5.0
+    for axes in tradeoffs(contents._replace(results=results)).axes:
+        low, high = axes.get_ylim()
+        assert high - low < 200  # The interval has 1,000 points.
+        points = [line.get_xydata()[0] for line in axes.lines if line.get_marker() != "None"]
+        assert all(low < y < high for _, y in points)
+
+
 def test_figures_are_written(tmp_path):
     contents = make_contents(federations=("digits", "$x$", "c", "d"), methods=METHODS[:3])
     paths = write_figures(contents, tmp_path)
