@@ -92,10 +92,11 @@ def pooled_counts(
 
     def predictions(indices):
         outputs = apply_model(model, variables, examples.features[indices])
-        is_positive, is_selected = examples.labels[indices] == 1, model.predict(outputs) == 1
-        return groups.of(examples, indices), is_positive, is_selected
+        of_label, of_model = examples.labels[indices], model.predict(outputs)
+        binary = ((each == 1).astype(jnp.int32) for each in (of_label, of_model))
+        return groups.of(examples, indices), *binary
 
     (people, labels, predicted), _, owners = map_examples(predictions, examples)
-    predicted = jnp.where(owners < examples.num_clients, predicted.astype(jnp.int32), -1)
+    predicted = jnp.where(owners < examples.num_clients, predicted, -1)
     counts = count_groups(people, labels, predicted, groups.number)
     return collectives.all_reduce(examples, counts.astype(jnp.float32))
