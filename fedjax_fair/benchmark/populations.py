@@ -157,15 +157,12 @@ def _hold_out(pool: Pool, min_examples: int) -> HeldOut:
 
 def _without_others(pool: Pool, rows: Int[np.ndarray, " examples"]) -> Pool:
     """Returns the pool with zeros in all rows but some, so that roles cannot read test examples."""
-
-    def keep(array: Any) -> Any:
-        kept = np.zeros_like(array)
-        kept[rows] = array[rows]
-        return kept
-
-    kept = keep(pool.features), keep(pool.labels)
-    sensitive = None if pool.sensitive_features is None else keep(pool.sensitive_features)
-    return pool._replace(features=kept[0], labels=kept[1], sensitive_features=sensitive)
+    kept: dict[str, Any] = {}
+    for name in ("features", "labels", "sensitive_features"):
+        if (array := getattr(pool, name)) is not None:
+            kept[name] = np.zeros_like(array)
+            kept[name][rows] = array[rows]
+    return pool._replace(**kept)
 
 
 def _federated(pool: Pool, of_training: Pool, parts: Parts) -> FederatedData:
