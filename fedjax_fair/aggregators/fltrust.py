@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
+from jaxtyping import Array
 
-from fedjax_fair.aggregators.root_examples import as_root, check_types
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.numerics.products import product
@@ -18,6 +22,40 @@ from fedjax_fair.roles import Aggregation, Aggregator, Client, Context, Solver, 
 from fedjax_fair.utils import checks
 
 __all__ = ["FLTrust"]
+
+
+def _as_root(name: str, root: Any) -> tuple[Any, Any]:
+    """Returns features and labels in the types of federated datasets.
+
+    Raises:
+        ValueError: If they are no pair of finite numbers of equal length.
+    """
+    if not isinstance(root, (tuple, list)) or len(root) != 2:
+        raise ValueError(
+            f"{name} is a {type(root).__name__}: expected a pair (features, labels); pass both as "
+            "arrays."
+        )
+    if any(isinstance(part, Tracer) for part in root):
+        return root[0], root[1]
+    features, labels = map(np.asarray, root)
+    if features.ndim < 2 or not labels.ndim or len(features) != len(labels) or not len(labels):
+        raise ValueError(
+            f"{name} of features {list(features.shape)} and labels {list(labels.shape)}: expected "
+            "[n, ...] and [n], with n >= 1; pass one label per example."
+        )
+    return _convert("features", features), _convert("labels", labels)
+
+
+def _convert(name: str, array: np.ndarray) -> np.ndarray:
+    is_number = array.dtype.kind in "fiu"
+    if is_number and not (name == "features" and array.dtype == np.uint8):
+        array = array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
+    if not is_number or not np.isfinite(array).all():
+        raise ValueError(
+            f"root: expected finite numbers as {name}, got {array.dtype}; remove or encode other "
+            "values."
+        )
+    return array
 
 
 class FLTrust(Aggregator):
@@ -59,7 +97,7 @@ class FLTrust(Aggregator):
         >>> aggregator = FLTrust(trusted, solvers.SGD(0.1, batch_size=10, epochs=1))
     """
 
-    root: tuple[ArrayLike, ArrayLike] = setting(as_root)
+    root: tuple[ArrayLike, ArrayLike] = setting(_as_root)
     solver: Solver = setting(checks.instance, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
     _: KW_ONLY
     seed: int = setting(checks.non_negative_int, default=0)
@@ -79,7 +117,7 @@ class FLTrust(Aggregator):
         return update, state, Aggregation(weights, {"trust": trust, "root_norm": root_norm})
 
     def _trusted_update(self, context: Context) -> Variables:
-        features, labels = check_types(self.root, context.examples)
+        features, labels = _check_types(self.root, context.examples)
         size = jnp.int32(len(labels))
         order = jnp.arange(len(labels), dtype=jnp.int32)
         server = Client(
@@ -101,3 +139,21 @@ def _direction(params):
     # Scaling by the maximum first keeps the squared norm finite.
     vector = vector / jnp.maximum(jnp.max(jnp.abs(vector)), 1e-30)
     return vector / jnp.maximum(jnp.linalg.norm(vector), 1e-30)
+
+
+def _check_types(root: Sequence[Any], examples: ClientExamples) -> tuple[Array, Array]:
+    """Returns features and labels as arrays, if they have the shapes and types of the clients'.
+
+    Raises:
+        ValueError: If not.
+    """
+    features, labels = map(jnp.asarray, root)
+    for name, array in {"features": features, "labels": labels}.items():
+        clients = getattr(examples, name)
+        if array.shape[1:] != clients.shape[1:] or array.dtype != clients.dtype:
+            raise ValueError(
+                f"root: {name} {array.dtype}{list(array.shape[1:])} of an example, expected "
+                f"the clients' {clients.dtype}{list(clients.shape[1:])}; prepare root as the "
+                "data of clients."
+            )
+    return features, labels

@@ -1,4 +1,4 @@
-r"""Server momentum and adaptive server optimizers (Reddi et al., 2021, algorithm 2).
+r"""Interface of server optimizers, momentum, and adaptive ones (Reddi et al., 2021, algorithm 2).
 
 With the aggregated update :math:`\Delta`, step :math:`\eta` and :math:`v_{-1} = \tau^2`, the
 adaptive ones compute, elementwise and without bias correction,
@@ -25,13 +25,31 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Int, PyTree
 
-from fedjax_fair.server_optimizers.server_optimizer import ServerOptimizer
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.tree import Number, setting
+from fedjax_fair.utils.tree import Number, Tree, setting
 
-__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi"]
+__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "Optax", "ServerOptimizer"]
+
+
+class ServerOptimizer(Tree):
+    """Turns the aggregated update into the step of the global parameters.
+
+    A subclass is a frozen dataclass with hyperparameters as fields, as roles are.
+    """
+
+    @abstractmethod
+    def init(self, params: PyTree) -> PyTree:
+        """Returns the state at the initial parameters."""
+
+    @abstractmethod
+    def step(self, update: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+        """Returns what is added to the parameters, and the new state.
+
+        The update is new minus old parameters, the negative of a gradient.
+        """
 
 
 class Moments(NamedTuple):
@@ -197,6 +215,37 @@ class FedYogi(_Decayed):
 
     def next_second(self, v, square):
         return v - (1 - self.beta2) * square * jnp.sign(v - square)
+
+
+class Optax(ServerOptimizer):
+    """An optimizer of optax that takes the negative update as gradient.
+
+    Another learning rate does not recompile, nor do other hyperparameters that are set by
+    ``jax.tree_util.Partial``. Those of ``functools.partial`` are structure.
+
+    Args:
+        optimizer: A function from a learning rate to an optimizer of optax.
+        learning_rate: Its argument, >= 0.
+
+    Raises:
+        ValueError: If ``optimizer`` is not a function or ``learning_rate`` is negative.
+
+    Examples:
+        >>> adam = Optax(optax.adam, 0.01)
+        >>> with_momentum = Optax(jax.tree_util.Partial(optax.sgd, momentum=0.9), 0.5)
+    """
+
+    optimizer: Callable[..., optax.GradientTransformation] = setting(
+        checks.function, "from a learning rate, such as optax.adam"
+    )
+    learning_rate: Number = setting(checks.non_negative)
+
+    def init(self, params):
+        return self.optimizer(self.learning_rate).init(params)
+
+    def step(self, update, state, params):
+        gradient = jax.tree.map(jnp.negative, update)
+        return self.optimizer(self.learning_rate).update(gradient, state, params)
 
 
 _Adaptive = FedAdagrad | _Decayed
