@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.aggregators.staleness_factors import staleness_of
-from fedjax_fair.aggregators.whole_cohort import normalize_weights
+from fedjax_fair.aggregators.whole_cohort import normalize_or_equal
 from fedjax_fair.numerics.trees import scale_tree
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Number, setting
 from fedjax_fair.utils import checks
@@ -74,7 +74,6 @@ class FedStaleWeight(Aggregator):
 
     # Without `compute_weights`: after training it is known which results count.
     def aggregate(self, state, cohort, results, context):
-        valid = cohort.responded_mask
         scale = jnp.asarray(self.learning_rate, jnp.float32)
         if self.exact:
             counted = context.round + 1
@@ -84,7 +83,7 @@ class FedStaleWeight(Aggregator):
         else:
             windows, influence = _append_staleness(state[cohort.clients], cohort)
             state = state.at[cohort.responder_ids].set(windows, mode="drop")
-        weights = normalize_weights(valid, jnp.where(jnp.any(influence > 0), influence, 1))
+        weights = normalize_or_equal(cohort.responded_mask, influence)
         mean = context.weighted_sum(weights, results.update)
         update = mean._replace(params=scale_tree(mean.params, scale))
         return update, state, Aggregation(weights, {"influence": influence, "scale": scale})

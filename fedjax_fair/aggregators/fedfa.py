@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair.aggregators.whole_cohort import normalize_weights, trained_means
+from fedjax_fair.aggregators.whole_cohort import normalize_or_equal, trained_means
 from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
@@ -62,24 +62,16 @@ class FedFA(Aggregator):
         counts = state.at[cohort.responder_ids].add(1, mode="drop")
         responses = counts[cohort.clients]
         valid = cohort.responded_mask
-        by_accuracy = _information(_shares(valid, accuracy), valid)
-        by_count = _information(1 - _shares(valid, responses.astype(jnp.float32)), valid)
+        by_accuracy = _information(normalize_or_equal(valid, accuracy), valid)
+        by_count = _information(1 - normalize_or_equal(valid, responses.astype(jnp.float32)), valid)
         weights = (1 - self.beta) * by_accuracy + self.beta * by_count
         update = context.weighted_sum(weights, results.update)
         info = {"trained_accuracy": accuracy, "responses": responses}
         return update, counts, Aggregation(weights, info)
 
 
-def _shares(
-    valid: Bool[Array, " cohort"], values: Float[Array, " cohort"]
-) -> Float[Array, " cohort"]:
-    """Divides values by their sum; shares are equal if all values are zero."""
-    values = jnp.where(valid, values, 0)
-    return normalize_weights(valid, jnp.where(jnp.any(values > 0), values, 1))
-
-
 def _information(
     shares: Float[Array, " cohort"], valid: Bool[Array, " cohort"]
 ) -> Float[Array, " cohort"]:
     """Returns the negative logarithms of shares, divided by their sum."""
-    return _shares(valid, jnp.maximum(-jnp.log2(shares + _OFFSET), 0))
+    return normalize_or_equal(valid, jnp.maximum(-jnp.log2(shares + _OFFSET), 0))

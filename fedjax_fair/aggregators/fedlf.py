@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from fedjax_fair.aggregators.fair_descent import fair_direction, shortest_vector
 from fedjax_fair.aggregators.whole_cohort import (
     gather_updates,
+    normalize_or_equal,
     normalize_weights,
     weighted_sum,
     write_rows,
@@ -104,8 +105,7 @@ class FedLF(Aggregator):
         length = jnp.linalg.norm(ravel(weighted_sum(slopes, uniform)))
         step = scale_tree(direction, -length / jnp.where(norm > 0, norm, 1))
         state = write_rows(state, cohort, used, _History(slopes, context.round))
-        coefficients = jnp.where(jnp.any(coefficients > 0), coefficients, 1.0)
-        weights = normalize_weights(gathered.valid, coefficients)
+        weights = normalize_or_equal(gathered.valid, coefficients)
         info = {"received_loss": losses, "angle": angle}
         return gathered.with_params(step), state, Aggregation(weights, info)
 

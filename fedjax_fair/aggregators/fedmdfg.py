@@ -11,7 +11,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.aggregators.fair_descent import fair_direction, shortest_vector
-from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, write_rows
+from fedjax_fair.aggregators.whole_cohort import (
+    gather_updates,
+    normalize_or_equal,
+    normalize_weights,
+    write_rows,
+)
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, Variables, setting
@@ -155,8 +160,7 @@ class FedMDFG(Aggregator):
         cohort_size = cohort.clients.shape[0]
         coefficients = (mixture[:cohort_size] + mixture[cohort_size] * turn) * scales
         coefficients = jnp.maximum(coefficients, 0)
-        coefficients = jnp.where(jnp.any(coefficients > 0), coefficients, 1.0)
-        weights = normalize_weights(gathered.valid, coefficients)
+        weights = normalize_or_equal(gathered.valid, coefficients)
         info = {
             "received_loss": losses,
             "angle": angle,

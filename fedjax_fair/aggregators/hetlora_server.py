@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.adapters import gather_adapters
-from fedjax_fair.aggregators.whole_cohort import normalize_weights
+from fedjax_fair.aggregators.whole_cohort import normalize_or_equal
 from fedjax_fair.models.lora_variants import check_lora
 from fedjax_fair.numerics.products import product
 from fedjax_fair.roles import Aggregation, Aggregator
@@ -46,8 +46,6 @@ class HetLoRAMean(Aggregator):
             grams = product(a.mT, a) * product(b, b.mT)
             square += jnp.sum(grams, axis=(1, 2))
         norms = jnp.sqrt(jnp.maximum(square, 0))
-        valid = cohort.responded_mask
-        is_known = jnp.any(valid & (norms > 0))
-        weights = normalize_weights(valid, jnp.where(is_known, norms, 1.0))
+        weights = normalize_or_equal(cohort.responded_mask, norms)
         update = context.weighted_sum(weights, results.update)
         return update, state, Aggregation(weights, {"product_norm": norms})

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair.aggregators.whole_cohort import (
     gather_updates,
+    normalize_or_equal,
     normalize_weights,
     weighted_sum,
     write_rows,
@@ -79,23 +80,16 @@ class ShapFed(Aggregator):
         known = normalize_weights(valid & is_known)
         # A client without contribution counts as much as the others on average.
         typical = jnp.where(jnp.any(known > 0), jnp.sum(known * jnp.maximum(old, 0)), 1)
-        before = _positive_weights(jnp.where(is_known, old, typical), valid)
+        before = jnp.where(is_known, old, typical)
+        before = normalize_or_equal(valid, jnp.maximum(before, 0))
         rows = jax.vmap(lambda params: _class_rows(params, self.last_layer))(updates.params)
         mean = weighted_total(before, rows)
         found = jnp.mean(_cosines(rows, mean), axis=1)
         values = jnp.where(is_known, self.memory * old + (1 - self.memory) * found, found)
-        weights = _positive_weights(values, valid)
+        weights = normalize_or_equal(valid, jnp.maximum(values, 0))
         state = write_rows(state, cohort, valid, _Contributions(values, jnp.array(True)))
         update = gathered.with_params(weighted_sum(updates.params, weights))
         return update, state, Aggregation(weights, {"contribution": values})
-
-
-def _positive_weights(
-    values: Float[Array, " cohort"], valid: Bool[Array, " cohort"]
-) -> Float[Array, " cohort"]:
-    """Returns weights in proportion to positive values; equal ones if there are none."""
-    positive = jnp.where(valid, jnp.maximum(values, 0), 0)
-    return normalize_weights(valid, jnp.where(jnp.any(positive > 0), positive, 1.0))
 
 
 def _class_rows(params: PyTree, layer: str) -> Float[Array, "classes width"]:

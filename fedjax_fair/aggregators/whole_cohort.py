@@ -18,8 +18,8 @@ from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.roles import Cohort, Context, LocalResult, Variables
 
 __all__ = [
-    "CohortUpdates", "gather_updates", "mask_updates", "normalize_weights", "replace_rows",
-    "trained_means", "weighted_sum", "write_rows",
+    "CohortUpdates", "gather_updates", "mask_updates", "normalize_or_equal", "normalize_weights",
+    "replace_rows", "trained_means", "weighted_sum", "write_rows",
 ]  # fmt: skip
 
 
@@ -76,6 +76,22 @@ def normalize_weights(
     """Divides the weights of valid updates by their sum; the other weights are zeros."""
     masked = jnp.where(valid, weights, 0.0)
     return masked / jnp.maximum(jnp.sum(masked), 1e-30)
+
+
+def normalize_or_equal(
+    valid: Bool[Array, " cohort"], weights: Float[Array, " cohort"]
+) -> Float[Array, " cohort"]:
+    """Normalizes weights as `normalize_weights`; they are equal if no valid one is positive.
+
+    Examples:
+        >>> valid = jnp.array([True, True, False])
+        >>> normalize_or_equal(valid, jnp.array([0.0, 2.0, 5.0])).tolist()
+        [0.0, 1.0, 0.0]
+        >>> normalize_or_equal(valid, jnp.array([0.0, 0.0, 5.0])).tolist()
+        [0.5, 0.5, 0.0]
+    """
+    is_positive = valid & (weights > 0)
+    return normalize_weights(valid, jnp.where(jnp.any(is_positive), weights, 1.0))
 
 
 def replace_rows(
