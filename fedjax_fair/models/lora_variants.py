@@ -19,13 +19,12 @@ from fedjax_fair.roles import Model, Variables
 __all__ = ["ResidualLoRA", "adapter_masks", "check_lora", "with_fixed_a", "with_residual"]
 
 
-def check_lora(user: str, model: Model, *, both: bool = True) -> LoRA:
+def check_lora(user: str, model: Model) -> LoRA:
     """Returns a model with low-rank adapters, without its wrappers.
 
     Args:
         user: Name of what needs adapters, for errors.
         model: The model.
-        both: Whether both factors have to be trained.
 
     Raises:
         ValueError: If it has no adapters, or a factor is fixed.
@@ -36,7 +35,7 @@ def check_lora(user: str, model: Model, *, both: bool = True) -> LoRA:
             f"{user} needs a model with low-rank adapters, not {type(model).__name__}; use "
             "models.lora(model, variables, rank=4), which is --model.lora 4 on the command line."
         )
-    if both and inner.factors is not None:
+    if inner.factors is not None:
         raise ValueError(
             f"{user} needs both factors of the adapters, of which train='b' fixes one, so that "
             "the mean of B is exact; use train='both', or aggregators.Mean."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from functools import reduce
 from operator import add
 from typing import Any
@@ -68,23 +69,16 @@ class _OfMatrix(CachedGains):
         return differences
 
     # Written as sums of rows, since a reduction over the first axis is slow on a CPU.
+    def _sum_rows(self, points: Array, of_row: Callable[[Array, int], Array]) -> Array:
+        places = range(points.shape[0])
+        rows = (self._weighted(of_row(self._rows(points[i]), i), points[i]) for i in places)
+        return reduce(add, rows)
+
     def _served(self, points: Array, best: Array) -> Array:
-        return reduce(
-            add,
-            (
-                self._weighted(jnp.maximum(self._rows(points[i]) - best[i], 0.0), points[i])
-                for i in range(points.shape[0])
-            ),
-        )
+        return self._sum_rows(points, lambda row, i: jnp.maximum(row - best[i], 0.0))
 
     def _lost(self, points: Array, old: Array, new: Array) -> Array:
-        return reduce(
-            add,
-            (
-                self._weighted(jnp.clip(self._rows(points[i]), old[i], new[i]) - old[i], points[i])
-                for i in range(points.shape[0])
-            ),
-        )
+        return self._sum_rows(points, lambda row, i: jnp.clip(row, old[i], new[i]) - old[i])
 
 
 class FacilityLocation(_OfMatrix):

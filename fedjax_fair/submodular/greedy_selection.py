@@ -77,6 +77,17 @@ class Selection(NamedTuple):
         memo = function.add(self.memo, item)
         return Selection(memo, self.free.at[item].set(False), self.candidate_mask)
 
+    def take_if(
+        self,
+        accepted: Bool[Array, ""],
+        function: SetFunction,
+        item: Int[Array, ""],
+        gain: Float[Array, ""],
+    ) -> tuple[Selection, tuple[Int[Array, ""], Float[Array, ""]]]:
+        """Adds an item if it is accepted, and returns it with its gain, else -1 and 0."""
+        state = jax.lax.cond(accepted, lambda: self.take(function, item), lambda: self)
+        return state, (jnp.where(accepted, item, -1), jnp.where(accepted, gain, 0))
+
 
 def begin(
     function: SetFunction,

@@ -53,10 +53,9 @@ def _distorted_greedy(function, costs, k) -> MaximizationResult:
         remaining = (k - 1 - number).astype(gains.dtype)
         distorted = (1 - 1 / k) ** remaining * gains - costs
         best = jnp.argmax(jnp.where(state.free, distorted, -jnp.inf)).astype(jnp.int32)
-        improves, num_free = distorted[best] > 0, jnp.sum(state.free)
-        gain = jnp.where(improves, gains[best] - costs[best], 0.0)
-        state = jax.lax.cond(improves, lambda: state.take(function, best), lambda: state)
-        return state, (jnp.where(improves, best, -1), gain, num_free)
+        num_free, gain = jnp.sum(state.free), gains[best] - costs[best]
+        state, chosen = state.take_if(distorted[best] > 0, function, best, gain)
+        return state, (*chosen, num_free)
 
     steps = jnp.arange(k, dtype=jnp.int32)
     _, (items, gains, num_evaluations) = jax.lax.scan(step, begin(function)[0], steps)

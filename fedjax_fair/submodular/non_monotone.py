@@ -60,8 +60,7 @@ def _double_greedy(key, function) -> MaximizationResult:
         # An item is added if neither choice gains anything.
         draw = jax.random.uniform(jax.random.fold_in(key, item))
         added = (draw * (add + remove) < add) | (add + remove == 0)
-        state = jax.lax.cond(added, lambda: state.take(function, item), lambda: state)
-        chosen = jnp.where(added, item, -1), jnp.where(added, gain, 0)
+        state, chosen = state.take_if(added, function, item, gain)
         return (state, jnp.where(added, upper, lower)), chosen
 
     state, _ = begin(function)
@@ -102,10 +101,9 @@ def _random_greedy(key, function, k) -> MaximizationResult:
         largest, items = jax.lax.top_k(gains, k)
         place = jax.random.randint(jax.random.fold_in(key, number), (), 0, k)
         item, gain = items[place].astype(jnp.int32), largest[place]
-        improves = gain > 0
-        evaluations = jnp.sum(state.free)
-        state = jax.lax.cond(improves, lambda: state.take(function, item), lambda: state)
-        return state, (jnp.where(improves, item, -1), jnp.where(improves, gain, 0), evaluations)
+        num_free = jnp.sum(state.free)
+        state, chosen = state.take_if(gain > 0, function, item, gain)
+        return state, (*chosen, num_free)
 
     steps = jnp.arange(k, dtype=jnp.int32)
     _, (items, gains, evaluations) = jax.lax.scan(step, begin(function)[0], steps)

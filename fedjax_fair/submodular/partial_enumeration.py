@@ -61,9 +61,7 @@ def _partial_enumeration(function, constraints, seed_size) -> MaximizationResult
     def add(state, item):
         """Adds an item of a seed if there is one and the budget allows it."""
         fits = (item >= 0) & constraints.feasible_items(~state.free)[item]
-        gain = jnp.where(fits, function.gain(state.memo, item), 0)
-        state = jax.lax.cond(fits, lambda: state.take(function, item), lambda: state)
-        return state, (jnp.where(fits, item, -1), gain)
+        return state.take_if(fits, function, item, function.gain(state.memo, item))
 
     def grown(seed):
         state, (seed, seed_gains) = jax.lax.scan(add, empty, seed)

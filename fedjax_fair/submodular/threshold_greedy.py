@@ -65,9 +65,8 @@ def _threshold_greedy(function, k, lowest_share, factor) -> MaximizationResult:
         # Until an item is added no gain changes, so items before it need no second evaluation.
         item, exists = jnp.argmax(passes).astype(jnp.int32), passes.any()
         num_evaluations += jnp.sum(ahead & ~(exists & (places > item)), dtype=jnp.int32)
-        state = jax.lax.cond(exists, lambda: state.take(function, item), lambda: state)
-        items = items.at[count].set(jnp.where(exists, item, -1))
-        gains = gains.at[count].set(jnp.where(exists, offered[item], 0))
+        state, (chosen, gain) = state.take_if(exists, function, item, offered[item])
+        items, gains = items.at[count].set(chosen), gains.at[count].set(gain)
         threshold = jnp.where(exists, threshold, factor * threshold)
         place = jnp.where(exists, item + 1, 0)
         count += exists.astype(jnp.int32)
