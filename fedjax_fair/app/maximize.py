@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedjax_fair import results
 from fedjax_fair.app.maximization_tasks import Task, constraint
@@ -50,7 +51,8 @@ def solve(
     matroid = check(config, task)
     problem = task.make(task.scores)
     weights = task.sizes / task.sizes.sum() if config.client_weights == "size" else None
-    chosen = _methods(config, problem, weights)
+    importance = fed.importance_factors(problem, weights)
+    chosen = _methods(config, importance.factors)
     compared = method_comparison.compare(
         problem,
         matroid,
@@ -59,6 +61,7 @@ def solve(
         show,
         client_weights=weights,
         round_by=config.rounding,
+        importance=importance,
     )
     compared = compared.assign_coords(label=("item", task.labels))
     if task.pictures is not None:
@@ -66,9 +69,8 @@ def solve(
     return compared.assign_attrs(data=task.name, k=matroid.rank, clients=task.num_clients)
 
 
-def _methods(config: Maximize, problem: fed.Problem, weights: np.ndarray | None):
+def _methods(config: Maximize, factors: ArrayLike):
     """Returns the methods of a configuration, and centralized greedy and popular beside them."""
-    factors = fed.importance_factors(problem, weights).factors
     positive = int(np.count_nonzero(factors))
     cohort_size = None if config.cohort_size == "all" else config.cohort_size
     responses = None if cohort_size is None else min(cohort_size, positive)

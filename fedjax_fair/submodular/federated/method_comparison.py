@@ -17,7 +17,10 @@ from fedjax_fair.submodular.federated import bounds, centralized_baselines, traj
 from fedjax_fair.submodular.federated.discrete_greedy import discrete_greedy
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
-from fedjax_fair.submodular.federated.importance_factors import importance_factors
+from fedjax_fair.submodular.federated.importance_factors import (
+    ImportanceFactors,
+    importance_factors,
+)
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun
 from fedjax_fair.submodular.matroids import Matroid, Uniform
@@ -160,6 +163,7 @@ def compare(
     *,
     client_weights: ArrayLike | None = None,
     round_by: str = "greedy",
+    importance: ImportanceFactors | None = None,
 ) -> xr.Dataset:
     """Runs methods on one problem, and measures their sets and their communication.
 
@@ -172,6 +176,7 @@ def compare(
         client_weights: As for ``fedcg``.
         round_by: Function of ``rounding`` that makes the set of a fractional point: ``"greedy"``,
             ``"swap"``, or ``"pipage"`` for a uniform or partition matroid.
+        importance: ``importance_factors`` of the problem and weights, computed if None.
 
     Returns:
         Over ``round``: ``value`` of the set so far (of a point, its heaviest base), and the
@@ -194,7 +199,8 @@ def compare(
 
     check_rounding(round_by, matroid)
     weights = as_client_weights(problem, client_weights)
-    importance = importance_factors(problem, client_weights)
+    if importance is None:
+        importance = importance_factors(problem, client_weights)
     runs: list[xr.Dataset] = []
     for name, method in chosen.items():
         show(name)
@@ -216,7 +222,7 @@ def check_rounding(round_by: str, matroid: Matroid) -> None:
 
 def _run(problem, matroid, method, seeds, weights, round_by, importance) -> xr.Dataset:
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-    run, measurements = _solve(keys, problem, matroid, method, weights)
+    run, measurements = _solve(keys, problem, matroid, method, weights, importance.singles)
     if not isinstance(run, GreedyRun):
         measurements |= _round(keys, run, problem, matroid, weights, round_by)
     recorded = trajectory.to_dataset(run, tuple(seeds))
@@ -236,8 +242,8 @@ def _run(problem, matroid, method, seeds, weights, round_by, importance) -> xr.D
 
 
 @partial(jax.jit, static_argnames="method")
-def _solve(keys, problem, matroid, method, weights):
-    largest = bounds.largest_single(problem, weights)
+def _solve(keys, problem, matroid, method, weights, single_values):
+    largest = jnp.max(single_values)
     single_gains = problem.gains(jnp.zeros(problem.size, bool))
     largest_of_client = single_gains.spread(jnp.zeros(problem.size))
 
