@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
-from fedjax_fair.solvers.split import SplitSolver, find_head
-from fedjax_fair.utils.tree import setting
+from fedjax_fair.solvers.split import HeadSolver
 
 __all__ = ["FedPer"]
 
 
-class FedPer(SplitSolver):
+class FedPer(HeadSolver):
     r"""SGD on a shared body :math:`\phi` and a personal head :math:`h_i`, trained together.
 
     .. math:: (\phi, h_i) \leftarrow (\phi, h_i) - \eta \nabla f_i(\phi, h_i; B)
@@ -36,8 +34,3 @@ class FedPer(SplitSolver):
         >>> fedper = FedPer(SGD(0.1, batch_size=10, epochs=1))
         >>> two_layers = fedper.replace(head_layers=("body/Dense_1", "head"))
     """
-
-    head_layers: Chosen | None = setting(check_patterns, default=None)
-
-    def is_personal(self, variables, model, x):
-        return find_head(self.head_layers, variables, model, x)

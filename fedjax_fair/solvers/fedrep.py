@@ -8,16 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
 from fedjax_fair.roles import Client, LocalResult, Variables, setting
 from fedjax_fair.solvers.ditto import PERSONAL_KEY
-from fedjax_fair.solvers.split import SplitSolver, find_head, keep_personal
+from fedjax_fair.solvers.split import HeadSolver, keep_personal
 from fedjax_fair.utils import checks
 
 __all__ = ["FedRep"]
 
 
-class FedRep(SplitSolver):
+class FedRep(HeadSolver):
     r"""SGD on a personal head :math:`h_i`, then on the shared body :math:`\phi`.
 
     .. math:: h_i \leftarrow h_i - \eta \nabla_h f_i(\phi, h_i; B)
@@ -48,15 +47,11 @@ class FedRep(SplitSolver):
         >>> fedrep = FedRep(SGD(0.01, batch_size=10, epochs=10, momentum=0.5), body_epochs=1)
     """
 
-    head_layers: Chosen | None = setting(check_patterns, default=None)
     body_epochs: int = setting(checks.non_negative_int, default=1, at_most=checks.MAX_INT)
 
     @property
     def fixed_num_steps(self):
         return self.solver.fixed_num_steps and self.body_epochs == 0
-
-    def is_personal(self, variables, model, x):
-        return find_head(self.head_layers, variables, model, x)
 
     def solve(self, key, variables, client):
         is_head = self.mask(variables, client)

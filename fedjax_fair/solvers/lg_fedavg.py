@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import jax
 
-from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
-from fedjax_fair.solvers.split import SplitSolver, find_head
-from fedjax_fair.utils.tree import setting
+from fedjax_fair.solvers.split import HeadSolver
 
 __all__ = ["LGFedAvg"]
 
 
-class LGFedAvg(SplitSolver):
+class LGFedAvg(HeadSolver):
     r"""SGD on a personal body :math:`\phi_i` and a shared head :math:`h`, trained together.
 
     .. math:: (\phi_i, h) \leftarrow (\phi_i, h) - \eta \nabla f_i(\phi_i, h; B)
@@ -38,8 +36,6 @@ class LGFedAvg(SplitSolver):
         >>> lg_fedavg = LGFedAvg(SGD(0.1, batch_size=10, epochs=1))
     """
 
-    head_layers: Chosen | None = setting(check_patterns, default=None)
-
     def is_personal(self, variables, model, x):
-        is_head = find_head(self.head_layers, variables, model, x)
+        is_head = super().is_personal(variables, model, x)
         return jax.tree.map(lambda head: not head, is_head)

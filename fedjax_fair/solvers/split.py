@@ -11,10 +11,10 @@ from jaxtyping import Array, Shaped
 
 from fedjax_fair.numerics.dependence import dependence
 from fedjax_fair.numerics.tree_paths import Chosen, check_patterns, layers_of, mask_of, names_of
-from fedjax_fair.roles import Client, LocalResult, Model, Variables
+from fedjax_fair.roles import Client, LocalResult, Model, Variables, setting
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
-__all__ = ["SplitSolver", "find_head"]
+__all__ = ["HeadSolver", "SplitSolver", "find_head"]
 
 
 class SplitSolver(WrappedSGD):
@@ -45,6 +45,19 @@ class SplitSolver(WrappedSGD):
 
     def personalize(self, key, variables, client):
         return _insert(self.mask(variables, client), variables, client.state)
+
+
+class HeadSolver(SplitSolver):
+    """Base class of solvers of models with a personal head.
+
+    Attributes:
+        head_layers: Layers of the head, as of `find_head`.
+    """
+
+    head_layers: Chosen | None = setting(check_patterns, default=None)
+
+    def is_personal(self, variables, model, x):
+        return find_head(self.head_layers, variables, model, x)
 
 
 def keep_personal(mask: Variables, start: Variables, result: LocalResult) -> LocalResult:
