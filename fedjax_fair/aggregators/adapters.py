@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
@@ -38,9 +38,7 @@ class AdapterAggregator(Aggregator):
     def check_model(self, model):
         check_lora(f"aggregator: {type(self).__name__}", model)
 
-    def compute_weights(
-        self, state: Any, cohort: Cohort, context: Context
-    ) -> Float[Array, " cohort"]:
+    def compute_weights(self, state, cohort, context):
         """Returns the weights of the mean of factors and of the other arrays."""
         return scheme_weights(self.weights, cohort, context)
 

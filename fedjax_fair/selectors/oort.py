@@ -203,11 +203,7 @@ def _draws(
     # Weights of zero come last, but before clients outside of the mask.
     logs = jnp.log(jnp.maximum(weights, jnp.finfo(weights.dtype).tiny))
     order = jnp.argsort(jnp.where(mask, logs + noise, -jnp.inf), descending=True)
-    ranks = (
-        jnp.zeros_like(count, shape=weights.shape)
-        .at[order]
-        .set(jnp.arange(weights.shape[0], dtype=count.dtype))
-    )
+    ranks = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))
     return mask & (ranks < count)
 
 
