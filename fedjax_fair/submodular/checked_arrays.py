@@ -95,6 +95,15 @@ def as_probabilities(name: str, values: Any, shape: str) -> Array:
     return _as_floats(name, values, shape, _probability, "numbers in [0, 1]")
 
 
+def check_square(name: str, shape: tuple[int, ...]) -> None:
+    """Raises ``ValueError`` if a matrix of a shape is not square."""
+    if shape[0] != shape[1]:
+        raise ValueError(
+            f"{name}: expected a square matrix, got shape {shape}; pass one row and one column "
+            "per item."
+        )
+
+
 def as_symmetric(name: str, values: Any, *, negative: bool = False) -> Float[Array, "n n"]:
     """Returns a square matrix that equals its transpose up to rounding.
 
@@ -102,11 +111,7 @@ def as_symmetric(name: str, values: Any, *, negative: bool = False) -> Float[Arr
         ValueError: If it is not square or symmetric, not finite, or negative unless allowed.
     """
     matrix = (as_finite if negative else as_non_negative)(name, values, "n n")
-    if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(
-            f"{name}: expected a square matrix, got shape {matrix.shape}; pass one row and one "
-            "column per item."
-        )
+    check_square(name, matrix.shape)
     if isinstance(matrix, Tracer):
         return matrix
     with jax.ensure_compile_time_eval():

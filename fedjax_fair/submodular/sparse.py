@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.submodular.checked_arrays import is_traced
+from fedjax_fair.submodular.checked_arrays import check_square, is_traced
 
 __all__ = ["SparseSimilarity", "as_sparse", "check_symmetric", "is_sparse", "sparse_similarity"]
 
@@ -138,11 +138,7 @@ def check_symmetric(name: str, similarity: SparseSimilarity) -> None:
     Raises:
         ValueError: If it is not square, or differs from its transpose by more than rounding.
     """
-    if similarity.shape[0] != similarity.shape[1]:
-        raise ValueError(
-            f"{name}: expected a square matrix, got shape {similarity.shape}; pass one row and one "
-            "column per item."
-        )
+    check_square(name, similarity.shape)
     if is_traced(similarity):
         return
     from scipy.sparse import csc_array

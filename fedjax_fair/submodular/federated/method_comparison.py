@@ -21,9 +21,9 @@ from fedjax_fair.submodular.federated.importance_factors import (
     ImportanceFactors,
     importance_factors,
 )
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
+from fedjax_fair.submodular.federated.problem import Problem
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun
-from fedjax_fair.submodular.matroids import Matroid, Uniform
+from fedjax_fair.submodular.matroids import Matroid, Uniform, heaviest_base
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -75,11 +75,9 @@ def baselines() -> dict[str, Method]:
         return centralized_baselines.centralized_greedy(problem, matroid, **weights)
 
     def popular(key, problem, matroid, client_weights):
-        both_rounds = importance_factors(problem).communication
-        communication = Communication(*(counts[:1] for counts in both_rounds))
-        chosen = centralized_baselines.top_singletons(
-            problem, matroid, client_weights=client_weights
-        )
+        importance = importance_factors(problem, client_weights)
+        communication = Communication(*(counts[:1] for counts in importance.communication))
+        chosen = heaviest_base(matroid, importance.singles)
         return in_one_step(problem, matroid, client_weights, chosen, communication)
 
     def random(key, problem, matroid, client_weights):
@@ -186,7 +184,7 @@ def compare(
         ``chosen``, and the ``importance_factor`` of each client.
 
     Raises:
-        ValueError: If pipage does not support the matroid.
+        ValueError: If pipage does not support the matroid, or items or weights do not fit.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
@@ -198,7 +196,7 @@ def compare(
     import xarray as xr
 
     check_rounding(round_by, matroid)
-    weights = as_client_weights(problem, client_weights)
+    weights = trajectory.check_arguments(problem, matroid, client_weights)
     if importance is None:
         importance = importance_factors(problem, client_weights)
     runs: list[xr.Dataset] = []
