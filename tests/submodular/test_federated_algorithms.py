@@ -13,6 +13,7 @@ import pytest
 from fedjax_fair import submodular as sm
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
+from fedjax_fair.submodular.federated.method_comparison import baselines, compare
 from fedjax_fair.submodular.federated.trajectory import to_dataset
 
 CLIENTS, N = 7, 6
@@ -479,6 +480,7 @@ class Inexact(fed.FacilityLocation):
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, epsilon=0.0), "epsilon=0"),
         (lambda p: fed.centralized_greedy(p, matroids.Uniform(1, 2)), "got one of 2"),
         (lambda p: fed.top_singletons(p, matroids.Uniform(1, 2)), "got one of 2"),
+        (lambda p: compare(p, matroids.Uniform(1, 2), baselines(), (0,)), "got one of 2"),
     ],
 )
 def test_bad_input(problem, call, message):
