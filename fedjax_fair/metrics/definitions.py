@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
-from fedjax_fair.metrics.quantities import LOSS_PARITY, PERPLEXITY_PARITY
-from fedjax_fair.metrics.sensitive_group_metrics import SENSITIVE_GROUP_SUMMARIES
+from fedjax_fair.metrics.sensitive_group_metrics import (
+    PERPLEXITY_PARITY,
+    SENSITIVE_GROUP_SUMMARIES,
+)
 from fedjax_fair.metrics.speed import DEFINITIONS
 from fedjax_fair.metrics.summaries import (
     CENTRAL_SUMMARIES,
@@ -29,8 +31,7 @@ SYMBOLS = (
 
 _METRICS = (
     *(SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES),
-    *(CENTRAL_SUMMARIES + SENSITIVE_GROUP_SUMMARIES),
-    *(LOSS_PARITY, PERPLEXITY_PARITY),
+    *(CENTRAL_SUMMARIES + SENSITIVE_GROUP_SUMMARIES + (PERPLEXITY_PARITY,)),
 )
 
 TERMS = {

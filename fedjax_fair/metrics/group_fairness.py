@@ -45,6 +45,7 @@ __all__ = [
     "equalized_odds_difference",
     "equalized_odds_ratio",
     "false_positive_rate",
+    "group_range",
     "highest",
     "intersection_codes",
     "lowest",
@@ -354,6 +355,12 @@ def lowest(rates: Rates) -> Gap:
 def highest(rates: Rates) -> Gap:
     """Returns the highest defined value of the groups, such as the worst group's loss."""
     return -lowest(-rates)
+
+
+def group_range(values: Rates) -> Gap:
+    """Returns the largest less the smallest value of groups; NaN with fewer than two."""
+    num_groups = jnp.sum(~jnp.isnan(values), axis=-1)
+    return jnp.where(num_groups > 1, highest(values) - lowest(values), jnp.nan)
 
 
 def calibration_error(

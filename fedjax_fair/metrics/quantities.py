@@ -15,21 +15,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair.metrics import client_groups, fairness, performance, predictions
-from fedjax_fair.metrics.group_fairness import highest, lowest
+from fedjax_fair.metrics.group_fairness import group_range, highest, lowest
 from fedjax_fair.metrics.sensitive_group_metrics import CLIENTS, PEOPLE
 from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Task
 from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "ACCURACY",
-    "LOSS_PARITY",
     "PERPLEXITY",
-    "PERPLEXITY_PARITY",
     "TESTED",
     "OfClients",
     "Quantity",
     "client_metrics",
-    "group_range",
     "known_quantities",
     "quantities_of",
     "summaries",
@@ -221,26 +218,6 @@ class _OfSensitiveGroups(Tree):
         return self.function((values.client_groups if self.by_client else values.groups)[self.name])
 
 
-class _LossParity(Tree):
-    """Difference of the mean losses of sensitive groups, or of their perplexities."""
-
-    perplexity: bool = False
-
-    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
-        assert metrics.sensitive is not None
-        totals = (
-            jnp.sum(each, axis=0) for each in (metrics.sensitive.loss, metrics.sensitive.examples)
-        )
-        means = jnp.divide(*totals)
-        return group_range(jnp.exp(means) if self.perplexity else means)
-
-
-def group_range(values: Float[Array, "*batch groups"]) -> Float[Array, "*batch"]:
-    """Returns the largest less the smallest value of groups; NaN with fewer than two."""
-    num_groups = jnp.sum(~jnp.isnan(values), axis=-1)
-    return jnp.where(num_groups > 1, highest(values) - lowest(values), jnp.nan)
-
-
 def _mean_range(values: Float[Array, "clients groups"]) -> Float[Array, ""]:
     return jnp.nanmean(group_range(values))
 
@@ -362,26 +339,3 @@ def _over_sensitive_groups(metric: ClientMetric) -> Iterator[Metric]:
             _OfSensitiveGroups(function, metric.name, by_client),
             better=better,
         )
-
-
-LOSS_PARITY = Metric(
-    "loss_parity_difference",
-    "Mean loss: difference between sensitive groups",
-    "nat",
-    PEOPLE,
-    "examples",
-    _LossParity(),
-    better="lower",
-    formula="max_u M_u - min_u M_u",
-    range=">= 0",
-)
-"""Difference between sensitive groups that every task has."""
-
-PERPLEXITY_PARITY = LOSS_PARITY.replace(
-    name=PERPLEXITY.parity,
-    description="Test perplexity: difference between sensitive groups",
-    unit="1",
-    function=_LossParity(perplexity=True),
-    formula="max_u exp(M_u) - min_u exp(M_u)",
-)
-"""Difference of the perplexities of sequences."""

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.metrics import client_groups, fairness, performance, quantities
-from fedjax_fair.metrics.quantities import LOSS_PARITY, PERPLEXITY_PARITY, TESTED
+from fedjax_fair.metrics.quantities import TESTED
 from fedjax_fair.metrics.sensitive_group_metrics import (
     PEOPLE,
+    PERPLEXITY_PARITY,
     SENSITIVE_GROUP_SUMMARIES,
     sensitive_group_summaries,
 )
@@ -330,7 +331,7 @@ _SEQUENCE_VALIDATION = tuple(map(_on_validation, SEQUENCE_SUMMARIES))
 
 ALL_SUMMARIES: tuple[Metric, ...] = (
     *(SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES + SENSITIVE_GROUP_SUMMARIES),
-    *(LOSS_PARITY, PERPLEXITY_PARITY),
+    PERPLEXITY_PARITY,
     *(_VALIDATION + _GROUP_VALIDATION + _SEQUENCE_VALIDATION + CENTRAL_SUMMARIES),
 )
 """All metrics that an evaluation can have."""
@@ -382,7 +383,7 @@ def summaries_of(
         of_groups = sensitive_group_summaries(sensitive_classes if are_classes else 0)
         if task == "regression":
             of_groups = tuple(each for each in of_groups if "accuracy" not in each.name)
-        selected += (*of_groups, LOSS_PARITY, *([PERPLEXITY_PARITY] if sequences else ()))
+        selected += (*of_groups, *([PERPLEXITY_PARITY] if sequences else ()))
     selected += _VALIDATION if validation else ()
     selected += _GROUP_VALIDATION if client_groups and validation else ()
     selected += _SEQUENCE_VALIDATION if sequences and validation else ()
