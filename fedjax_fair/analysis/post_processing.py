@@ -20,7 +20,7 @@ from fedjax_fair.metrics.local_global_thresholds import (
     ClientThresholds,
     fit_local_global_thresholds,
 )
-from fedjax_fair.metrics.thresholds import Constraint, count_scores
+from fedjax_fair.metrics.thresholds import COUNTED, Constraint, count_scores, sum_counted
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.sensitive_groups import group_names
 from fedjax_fair.results.tables import Table
@@ -151,7 +151,7 @@ def post_process(
                     values[name].append(value)
             drawn = _count(part, own.predict(*rows).astype(float), sizes)
             drawn = drawn.astype(np.int64)
-            people.append(_counted(constraint, drawn).sum(axis=-1))
+            people.append(sum_counted(drawn, constraint).sum(axis=-1))
             everyone, local = drawn.sum(axis=0), expected_difference(constraint, drawn, draws=100)
             floors["global_gap_floor"].append(expected_difference(constraint, everyone))
             floors["local_gap_mean_floor"].append(_over_clients(np.mean, local))
@@ -241,8 +241,7 @@ def group_rates_table(dataset: xr.Dataset) -> Table:
         ]
         own = [format_mean(each.values) for each in rates.sel(group=group).transpose(..., "seed")]
         rows.append((escape_control_chars(str(group)), *numbers, *own))
-    is_of_all = dataset.attrs["constraint"] == "demographic_parity"
-    who = "people" if is_of_all else "people with label 1"
+    who = COUNTED[dataset.attrs["constraint"]]
     note = (
         f"Numbers of {who}: in the first line of all clients, in the second of the client with the "
         f"fewest of those that have any. Rates: share with prediction 1 of these {who}, test "
@@ -345,17 +344,9 @@ def _count(
     return counts
 
 
-def _counted(
-    constraint: Constraint, counts: Float[np.ndarray, "*clients groups 2 2"]
-) -> Float[np.ndarray, "*clients groups 2"]:
-    """Returns the people that rates count, by prediction."""
-    labels = slice(None) if constraint == "demographic_parity" else slice(1, None)
-    return counts[..., labels, :].sum(axis=-2)
-
-
 def _measure(constraint: Constraint, counts: Float[np.ndarray, "clients groups 2 2"]) -> Any:
     local = np.asarray(difference(constraint, counts), np.float64)
-    counted = _counted(constraint, counts.sum(axis=0))
+    counted = sum_counted(counts.sum(axis=0), constraint)
     people = counted.sum(axis=-1)
     return {
         "accuracy": np.trace(counts.sum(axis=(0, 1))) / counts.sum(),
