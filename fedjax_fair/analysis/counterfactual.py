@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from fedjax_fair.data import FederatedData
 from fedjax_fair.numerics.distances import pairwise_distances
-from fedjax_fair.roles import ClientGradients, Context, Selector, checked_calls
+from fedjax_fair.roles import Context, Selector, checked_calls
 from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.submodular import facility_location_from_distances
 from fedjax_fair.utils import checks
@@ -117,26 +117,22 @@ def _info_name(name: str, selector: int) -> str:
 
 def _with_shared_measurements(context: Context) -> Context:
     """Returns a context that computes losses and gradients of all clients once per model."""
-    gradients: dict[tuple, tuple[Any, ClientGradients]] = {}
-    losses: dict[int, tuple[Any, Float[Array, " clients"]]] = {}
 
-    def all_gradients(variables, clients=None, **settings):
-        if clients is not None:
-            return context.gradients(variables, clients, **settings)
-        key = (id(variables), *settings.items())
-        if key not in gradients:
-            # The variables are stored as well, since an id is unique only as long as they exist.
-            gradients[key] = variables, context.gradients(variables, None, **settings)
-        return gradients[key][1]
+    def once(measure):
+        known: dict[tuple, tuple[Any, Any]] = {}
 
-    def all_losses(variables, clients=None):
-        if clients is not None:
-            return context.losses(variables, clients)
-        if id(variables) not in losses:
-            losses[id(variables)] = variables, context.losses(variables, None)
-        return losses[id(variables)][1]
+        def of_clients(variables, clients=None, **settings):
+            if clients is not None:
+                return measure(variables, clients, **settings)
+            key = (id(variables), *settings.items())
+            if key not in known:
+                # The variables are stored as well: an id is unique only as long as they exist.
+                known[key] = variables, measure(variables, None, **settings)
+            return known[key][1]
 
-    return context._replace(gradients=all_gradients, losses=all_losses)
+        return of_clients
+
+    return context._replace(gradients=once(context.gradients), losses=once(context.losses))
 
 
 @partial(jax.jit, static_argnames="num_rounds")
