@@ -6,6 +6,7 @@ differ by chance, which noise floors show.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,10 +139,7 @@ def post_process(
         )
         for of_run in of_runs
     ]  # fmt: skip
-    own_axes = {"client_gap": "client", "rate": "group"}
-    values: dict[str, list[Any]] = {name: [] for name in ("accuracy", *own_axes, *_GAPS)}
-    people = []
-    floors: dict[str, list[Any]] = {f"{name}_floor": [] for name in _GAPS}
+    values: defaultdict[str, list[Any]] = defaultdict(list)
     for of_run, own in zip(of_runs, thresholds, strict=True):
         for part in of_run.values():
             rows = part.scores, part.groups, part.clients
@@ -151,21 +149,22 @@ def post_process(
                     values[name].append(value)
             drawn = _count(part, own.predict(*rows).astype(float), sizes)
             drawn = drawn.astype(np.int64)
-            people.append(sum_counted(drawn, constraint).sum(axis=-1))
+            values["people"].append(sum_counted(drawn, constraint).sum(axis=-1))
             everyone, local = drawn.sum(axis=0), expected_difference(constraint, drawn, draws=100)
-            floors["global_gap_floor"].append(expected_difference(constraint, everyone))
-            floors["local_gap_mean_floor"].append(_over_clients(np.mean, local))
+            values["global_gap_floor"].append(expected_difference(constraint, everyone))
+            values["local_gap_mean_floor"].append(_over_clients(np.mean, local))
             largest = expected_largest(constraint, drawn, draws=100)
-            floors["local_gap_maximum_floor"].append(largest)
-    axes, shape = ("seed", "part", "predictions"), (len(thresholds), 2, 2)
-    variables: dict[str, Any] = {
-        name: ((*axes, own_axes[name]), np.reshape(each, (*shape, -1)))
-        if name in own_axes
-        else (axes, np.reshape(each, shape))
+            values["local_gap_maximum_floor"].append(largest)
+    by_part, by_predictions = ("seed", "part"), ("seed", "part", "predictions")
+    dims = dict.fromkeys(values, by_predictions) | {f"{name}_floor": by_part for name in _GAPS}
+    dims["client_gap"], dims["rate"] = (*by_predictions, "client"), (*by_predictions, "group")
+    dims["people"] = (*by_part, "client", "group")
+    lengths = {"seed": len(seeds), "part": 2, "predictions": 2}
+    lengths |= {"client": data.num_clients, "group": num_groups}
+    variables = {
+        name: (dims[name], np.reshape(each, [lengths[dim] for dim in dims[name]]))
         for name, each in values.items()
     }
-    variables["people"] = (*axes[:2], "client", "group"), np.reshape(people, (*shape[:2], *sizes))
-    variables |= {name: (axes[:2], np.reshape(each, shape[:2])) for name, each in floors.items()}
     coordinates = {
         "seed": seeds,
         "part": list(of_runs[0]),
