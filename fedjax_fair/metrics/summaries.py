@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.metrics import client_groups, fairness, performance, quantities
-from fedjax_fair.metrics.quantities import TESTED
+from fedjax_fair.metrics.quantities import TESTED, FunctionOf
 from fedjax_fair.metrics.sensitive_group_metrics import (
     PEOPLE,
     PERPLEXITY_PARITY,
@@ -17,7 +17,6 @@ from fedjax_fair.metrics.sensitive_group_metrics import (
     sensitive_group_summaries,
 )
 from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Task
-from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "ALL_SUMMARIES",
@@ -39,22 +38,6 @@ TESTED_TWICE = "clients with two or more test examples"
 
 OF_TESTS = (TESTED, TESTED_TWICE, PEOPLE)
 """Populations of the metrics that depend on test examples alone."""
-
-
-class FunctionOf(Tree):
-    """Function of some fields of `ClientMetrics`.
-
-    Args:
-        function: The function.
-        names: The fields that are its arguments.
-    """
-
-    function: Callable[..., Float[Array, ""]]
-    names: tuple[str, ...]
-
-    # Measurements of a central test set are of NumPy, with axes of runs.
-    def __call__(self, metrics: ClientMetrics) -> Any:
-        return self.function(*(getattr(metrics, name) for name in self.names))
 
 
 _OF_FIELD = {
@@ -297,7 +280,7 @@ def central_summaries(
             each.unit,
             "central test set",
             "examples",
-            quantities.OfClients(_of_only_client, f"test_{each.name}"),
+            FunctionOf(_of_only_client, (("custom", f"test_{each.name}"),)),
             is_of_model=False,
             better=each.better,
         )
@@ -310,7 +293,7 @@ def _on_validation(metric: Metric) -> Metric:
     """Returns the metric of validation examples that corresponds to one of test examples."""
     function = metric.function
     assert isinstance(function, FunctionOf)
-    names = tuple(name.replace("test", "validation") for name in function.names)
+    names = tuple(str(name).replace("test", "validation") for name in function.names)
     return metric.replace(
         name=f"validation_{metric.name.removeprefix('test_')}",
         description=metric.description.replace("Test", "Validation").replace("test", "validation"),
@@ -395,7 +378,8 @@ def summaries_of(
 
 def _is_of_accuracy(metric: Metric) -> bool:
     function = metric.function
-    return isinstance(function, FunctionOf) and function.names[0].endswith("_accuracy")
+    names = ("test_accuracy", "validation_accuracy")
+    return isinstance(function, FunctionOf) and function.names[0] in names
 
 
 def accuracy_summaries(
