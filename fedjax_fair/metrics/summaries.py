@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -289,27 +289,29 @@ def central_summaries(
     return found + (CENTRAL_SUMMARIES if task != "regression" else CENTRAL_SUMMARIES[1:])
 
 
-def _on_validation(metric: Metric) -> Metric:
-    """Returns the metric of validation examples that corresponds to one of test examples."""
-    function = metric.function
-    assert isinstance(function, FunctionOf)
-    names = tuple(str(name).replace("test", "validation") for name in function.names)
-    return metric.replace(
-        name=f"validation_{metric.name.removeprefix('test_')}",
-        description=metric.description.replace("Test", "Validation").replace("test", "validation"),
-        population=metric.population.replace("test", "validation"),
-        function=function.replace(names=names),
-    )
+def _on_validation(metrics: Sequence[Metric]) -> Iterator[Metric]:
+    """Returns the metrics of validation examples that correspond to those of test examples.
+
+    Metrics of sensitive groups have none.
+    """
+    for metric in metrics:
+        function = metric.function
+        if metric.population in OF_TESTS and isinstance(function, FunctionOf):
+            names = tuple(str(name).replace("test", "validation") for name in function.names)
+            description = metric.description.replace("Test", "Validation")
+            yield metric.replace(
+                name=f"validation_{metric.name.removeprefix('test_')}",
+                description=description.replace("test", "validation"),
+                population=metric.population.replace("test", "validation"),
+                function=function.replace(names=names),
+            )
 
 
-_VALIDATION = tuple(_on_validation(metric) for metric in SUMMARIES if metric.population in OF_TESTS)
-_GROUP_VALIDATION = tuple(map(_on_validation, CLIENT_GROUP_SUMMARIES))
-_SEQUENCE_VALIDATION = tuple(map(_on_validation, SEQUENCE_SUMMARIES))
+_OF_EXAMPLES = SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES
 
 ALL_SUMMARIES: tuple[Metric, ...] = (
-    *(SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES + SENSITIVE_GROUP_SUMMARIES),
-    PERPLEXITY_PARITY,
-    *(_VALIDATION + _GROUP_VALIDATION + _SEQUENCE_VALIDATION + CENTRAL_SUMMARIES),
+    *(*_OF_EXAMPLES, *SENSITIVE_GROUP_SUMMARIES, PERPLEXITY_PARITY),
+    *(*_on_validation(_OF_EXAMPLES), *CENTRAL_SUMMARIES),
 )
 """All metrics that an evaluation can have."""
 
@@ -353,7 +355,8 @@ def summaries_of(
     """
     selected = SUMMARIES + (CLIENT_GROUP_SUMMARIES if client_groups else ())
     selected += SEQUENCE_SUMMARIES if sequences else ()
-    is_sensitive = sensitive_classes is not None
+    if task == "regression":
+        selected = tuple(metric for metric in selected if not _is_of_accuracy(metric))
     if sensitive_classes is not None:
         # Several labels or targets are no classes.
         are_classes = task == "classification" and not sequences
@@ -361,12 +364,9 @@ def summaries_of(
         if task == "regression":
             of_groups = tuple(each for each in of_groups if "accuracy" not in each.name)
         selected += (*of_groups, *([PERPLEXITY_PARITY] if sequences else ()))
-    selected += _VALIDATION if validation else ()
-    selected += _GROUP_VALIDATION if client_groups and validation else ()
-    selected += _SEQUENCE_VALIDATION if sequences and validation else ()
-    if task == "regression":
-        selected = tuple(metric for metric in selected if not _is_of_accuracy(metric))
+    selected += tuple(_on_validation(selected)) if validation else ()
     names = {metric.name for metric in selected}
+    is_sensitive = sensitive_classes is not None
     for metric in quantities.client_metrics(task, custom):
         of_quantity = quantities.summaries(
             metric, client_groups=client_groups, validation=validation, sensitive=is_sensitive
@@ -377,9 +377,7 @@ def summaries_of(
 
 
 def _is_of_accuracy(metric: Metric) -> bool:
-    function = metric.function
-    names = ("test_accuracy", "validation_accuracy")
-    return isinstance(function, FunctionOf) and function.names[0] in names
+    return isinstance(metric.function, FunctionOf) and metric.function.names[0] == "test_accuracy"
 
 
 def accuracy_summaries(
