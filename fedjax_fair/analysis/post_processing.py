@@ -6,6 +6,7 @@ differ by chance, which noise floors show.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -114,41 +115,25 @@ def post_process(
     seeds = fitted.dataset["seed"].values
     codes = _check(data, features, len(seeds))
 
-    def scored(run: int) -> dict[str, _People]:
-        one, own = _of_run(fitted, run), data.partition(run)
-        examples = {"validation": own.validation, "test": own.test}
-        return {
-            name: _scored(one, own, part, codes, personalized)
-            for name, part in examples.items()
-            if part is not None
-        }
-
-    of_runs = list(map(scored, range(len(seeds))))
     groups = group_names(list(codes.values()))
-    num_groups = len(groups)
-    sizes = data.num_clients, num_groups
-    thresholds = [
-        fit_local_global_thresholds(
-            np.stack([
-                _client_counts(of_run["validation"], client, num_groups, bins)
-                for client in range(data.num_clients)
-            ]),
-            constraint,
-            max_global_gap,
-            max_local_gap,
-        )
-        for of_run in of_runs
-    ]  # fmt: skip
-    values: defaultdict[str, list[Any]] = defaultdict(list)
-    for of_run, own in zip(of_runs, thresholds, strict=True):
-        for part in of_run.values():
-            rows = part.scores, part.groups, part.clients
-            for chosen in (rows[0] >= 0.5, own.probabilities(*rows)):
+    sizes = data.num_clients, len(groups)
+    thresholds, values = [], defaultdict(list)
+    for run in range(len(seeds)):
+        of_run, own = _of_run(fitted, run), data.partition(run)
+        assert own.validation is not None
+        parts = [
+            _scored(of_run, own, part, codes, personalized) for part in (own.validation, own.test)
+        ]
+        counts = _count_scores(parts[0], sizes, bins)
+        found = fit_local_global_thresholds(counts, constraint, max_global_gap, max_local_gap)
+        thresholds.append(found)
+        for part in parts:
+            people = part.scores, part.groups, part.clients
+            for chosen in (part.scores >= 0.5, found.probabilities(*people)):
                 counts = _count(part, np.asarray(chosen, float), sizes)
                 for name, value in _measure(constraint, counts).items():
                     values[name].append(value)
-            drawn = _count(part, own.predict(*rows).astype(float), sizes)
-            drawn = drawn.astype(np.int64)
+            drawn = _count(part, found.predict(*people).astype(float), sizes).astype(np.int64)
             values["people"].append(sum_counted(drawn, constraint).sum(axis=-1))
             everyone, local = drawn.sum(axis=0), expected_difference(constraint, drawn, draws=100)
             values["global_gap_floor"].append(expected_difference(constraint, everyone))
@@ -160,14 +145,14 @@ def post_process(
     dims["client_gap"], dims["rate"] = (*by_predictions, "client"), (*by_predictions, "group")
     dims["people"] = (*by_part, "client", "group")
     lengths = {"seed": len(seeds), "part": 2, "predictions": 2}
-    lengths |= {"client": data.num_clients, "group": num_groups}
+    lengths |= {"client": data.num_clients, "group": len(groups)}
     variables = {
         name: (dims[name], np.reshape(each, [lengths[dim] for dim in dims[name]]))
         for name, each in values.items()
     }
     coordinates = {
         "seed": seeds,
-        "part": list(of_runs[0]),
+        "part": ["validation", "test"],
         "predictions": ["model", "thresholds"],
         "group": groups,
     }
@@ -324,11 +309,11 @@ def _scored(
     return _People(scores, np.asarray(part.labels)[together], np.asarray(groups), clients)
 
 
-def _client_counts(people: _People, client: int, num_groups: int, bins: int) -> np.ndarray:
-    own = people.clients == client
-    return count_scores(
-        people.scores[own], people.labels[own], people.groups[own], num_groups, bins
-    )
+def _count_scores(people: _People, sizes: tuple[int, int], bins: int) -> np.ndarray:
+    """Counts people by client, group, label and interval of the score."""
+    cells = np.ravel_multi_index((people.clients, people.groups), sizes)
+    counts = count_scores(people.scores, people.labels, cells, math.prod(sizes), bins)
+    return counts.reshape(*sizes, *counts.shape[1:])
 
 
 def _count(
