@@ -114,7 +114,6 @@ def post_process(
 
     seeds = fitted.dataset["seed"].values
     codes = _check(data, features, len(seeds))
-
     groups = group_names(list(codes.values()))
     sizes = data.num_clients, len(groups)
     thresholds, values = [], defaultdict(list)
@@ -141,15 +140,15 @@ def post_process(
             largest = expected_largest(constraint, drawn, draws=100)
             values["local_gap_maximum_floor"].append(largest)
     by_part, by_predictions = ("seed", "part"), ("seed", "part", "predictions")
-    dims = dict.fromkeys(values, by_predictions) | {f"{name}_floor": by_part for name in _GAPS}
-    dims["client_gap"], dims["rate"] = (*by_predictions, "client"), (*by_predictions, "group")
+    dims: dict[str, tuple[str, ...]] = {f"{name}_floor": by_part for name in _GAPS}
+    dims |= {"client_gap": (*by_predictions, "client"), "rate": (*by_predictions, "group")}
     dims["people"] = (*by_part, "client", "group")
     lengths = {"seed": len(seeds), "part": 2, "predictions": 2}
     lengths |= {"client": data.num_clients, "group": len(groups)}
-    variables = {
-        name: (dims[name], np.reshape(each, [lengths[dim] for dim in dims[name]]))
-        for name, each in values.items()
-    }
+    variables: dict[str, Any] = {}
+    for name, each in values.items():
+        own_dims = dims.get(name, by_predictions)
+        variables[name] = own_dims, np.reshape(each, [lengths[dim] for dim in own_dims])
     coordinates = {
         "seed": seeds,
         "part": ["validation", "test"],
