@@ -28,7 +28,7 @@ from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fit import fit
 from fedjax_fair.training.jitted import summary_metrics
 from fedjax_fair.utils import checks
-from fedjax_fair.utils.terminal import escape_control_chars
+from fedjax_fair.utils.terminal import align_rows, escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -79,21 +79,13 @@ class Contributions(NamedTuple):
             )
         ends = (self.utilities[:, -1] - self.utilities[:, 0], self.utilities[:, -1])
         gain, all_clients = (format_mean(factor * end, digits) for end in ends)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if place == 0 else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        ]
         seeds = len(self.values)
         about = f"{len(self.utilities[0]):,} coalitions, {seeds} seed{'s' * (seeds > 1)}"
         about += ", ±: half of the 95% CI" if seeds > 1 else ""
         return "\n".join(
             [
                 f"Contributions to {metric}{f' ({unit})' * bool(unit)}: {about}",
-                *lines,
+                *align_rows(rows),
                 f"utility of all clients: {all_clients}, minus that of none: {gain}",
             ]
         )

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from fedjax_fair.data import FederatedData
 from fedjax_fair.numerics.distances import pairwise_distances
-from fedjax_fair.roles import ClientGradients, Context, Selector, checked_calls
+from fedjax_fair.results import partition_dataset
+from fedjax_fair.roles import Context, Selector, checked_calls
 from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.submodular import facility_location_from_distances
 from fedjax_fair.utils import checks
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["counterfactual"]
 
 _LONG_NAMES = {
+    "clients": "ids",
     "overlap": "share of the cohort that the baseline also selects",
     "representation": "reduction of the mean distance of a client's gradient to the cohort's",
     "bonus": "truncated sum of log(1 + loss) over the cohort",
@@ -117,26 +119,22 @@ def _info_name(name: str, selector: int) -> str:
 
 def _with_shared_measurements(context: Context) -> Context:
     """Returns a context that computes losses and gradients of all clients once per model."""
-    gradients: dict[tuple, tuple[Any, ClientGradients]] = {}
-    losses: dict[int, tuple[Any, Float[Array, " clients"]]] = {}
 
-    def all_gradients(variables, clients=None, **settings):
-        if clients is not None:
-            return context.gradients(variables, clients, **settings)
-        key = (id(variables), *settings.items())
-        if key not in gradients:
-            # The variables are stored as well, since an id is unique only as long as they exist.
-            gradients[key] = variables, context.gradients(variables, None, **settings)
-        return gradients[key][1]
+    def once(measure):
+        known: dict[tuple, tuple[Any, Any]] = {}
 
-    def all_losses(variables, clients=None):
-        if clients is not None:
-            return context.losses(variables, clients)
-        if id(variables) not in losses:
-            losses[id(variables)] = variables, context.losses(variables, None)
-        return losses[id(variables)][1]
+        def of_clients(variables, clients=None, **settings):
+            if clients is not None:
+                return measure(variables, clients, **settings)
+            key = (id(variables), *settings.items())
+            if key not in known:
+                # The variables are stored as well: an id is unique only as long as they exist.
+                known[key] = variables, measure(variables, None, **settings)
+            return known[key][1]
 
-    return context._replace(gradients=all_gradients, losses=all_losses)
+        return of_clients
+
+    return context._replace(gradients=once(context.gradients), losses=once(context.losses))
 
 
 @partial(jax.jit, static_argnames="num_rounds")
@@ -215,38 +213,20 @@ def counterfactual(
     runs = []
     for i, seed in enumerate(seeds):
         partition = data.partition(i)
-        reference = round.replace(
-            selector=_Alternatives(
-                round.selector,
-                tuple(selectors.values()),
-                names.index(baseline),
-                jnp.asarray(_has_class(partition)),
-                b,
-            )
+        examples = partition_dataset(partition)["train_examples"].transpose("client", "class")
+        alternatives = _Alternatives(
+            round.selector,
+            tuple(selectors.values()),
+            names.index(baseline),
+            jnp.asarray(examples.values > 0),
+            b,
         )
-        info = _run(reference, seed, partition, rounds)
-        runs.append(
-            {
-                name: np.stack([info[_info_name(name, i)] for i in range(len(names))], axis=1)
-                for name in _NAMES
-            }
-        )
+        runs.append(_run(round.replace(selector=alternatives), seed, partition, rounds))
     return _dataset(runs, names, seeds, baseline, data)
 
 
-_NAMES = ("clients", *_LONG_NAMES)
-
-
-def _has_class(data: FederatedData) -> np.ndarray:
-    """Returns whether a client has training examples of a class, ``[clients, classes]``."""
-    from fedjax_fair.results import partition_dataset
-
-    counts = partition_dataset(data)["train_examples"]
-    return counts.transpose("client", "class").values > 0
-
-
 def _dataset(
-    runs: Sequence[Mapping[str, np.ndarray]],
+    runs: Sequence[Mapping[str, Array]],
     names: Sequence[str],
     seeds: Sequence[int],
     baseline: str,
@@ -256,11 +236,12 @@ def _dataset(
     import xarray as xr
 
     variables = {}
-    for name in _NAMES:
-        values = np.stack([of_seed[name] for of_seed in runs])  # seed, round, method, ...
-        dims = ("seed", "training_round", "algorithm", "slot")[: values.ndim]
-        variables[name] = xr.Variable(dims, values, {"long_name": _LONG_NAMES.get(name, "ids")})
-    rounds = variables["overlap"].shape[1]
+    for name, long_name in _LONG_NAMES.items():
+        infos = [[info[_info_name(name, i)] for info in runs] for i in range(len(names))]
+        values = np.stack([np.stack(of_method) for of_method in infos])
+        dims = ("algorithm", "seed", "training_round", "slot")[: values.ndim]
+        variables[name] = xr.Variable(dims, values, {"long_name": long_name})
+    rounds = variables["overlap"].sizes["training_round"]
     coordinates = {"algorithm": list(names), "seed": list(seeds), "training_round": range(rounds)}
     cohort_size = variables["clients"].shape[-1]
     attributes = {
@@ -268,5 +249,4 @@ def _dataset(
         "baseline": baseline,
         "overlap_by_chance": cohort_size / data.num_clients,
     }
-    dataset = xr.Dataset(variables, coordinates, attributes)
-    return dataset.transpose("algorithm", "seed", "training_round", "slot")
+    return xr.Dataset(variables, coordinates, attributes)

@@ -6,6 +6,8 @@ differ by chance, which noise floors show.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +22,7 @@ from fedjax_fair.metrics.local_global_thresholds import (
     ClientThresholds,
     fit_local_global_thresholds,
 )
-from fedjax_fair.metrics.thresholds import Constraint, count_scores
+from fedjax_fair.metrics.thresholds import COUNTED, Constraint, count_scores, sum_counted
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.sensitive_groups import group_names
 from fedjax_fair.results.tables import Table
@@ -112,63 +114,44 @@ def post_process(
 
     seeds = fitted.dataset["seed"].values
     codes = _check(data, features, len(seeds))
-
-    def scored(run: int) -> dict[str, _People]:
-        one, own = _of_run(fitted, run), data.partition(run)
-        examples = {"validation": own.validation, "test": own.test}
-        return {
-            name: _scored(one, own, part, codes, personalized)
-            for name, part in examples.items()
-            if part is not None
-        }
-
-    of_runs = list(map(scored, range(len(seeds))))
     groups = group_names(list(codes.values()))
-    num_groups = len(groups)
-    sizes = data.num_clients, num_groups
-    thresholds = [
-        fit_local_global_thresholds(
-            np.stack([
-                _client_counts(of_run["validation"], client, num_groups, bins)
-                for client in range(data.num_clients)
-            ]),
-            constraint,
-            max_global_gap,
-            max_local_gap,
-        )
-        for of_run in of_runs
-    ]  # fmt: skip
-    own_axes = {"client_gap": "client", "rate": "group"}
-    values: dict[str, list[Any]] = {name: [] for name in ("accuracy", *own_axes, *_GAPS)}
-    people = []
-    floors: dict[str, list[Any]] = {f"{name}_floor": [] for name in _GAPS}
-    for of_run, own in zip(of_runs, thresholds, strict=True):
-        for part in of_run.values():
-            rows = part.scores, part.groups, part.clients
-            for chosen in (rows[0] >= 0.5, own.probabilities(*rows)):
+    sizes = data.num_clients, len(groups)
+    thresholds, values = [], defaultdict(list)
+    for run in range(len(seeds)):
+        of_run, own = _of_run(fitted, run), data.partition(run)
+        assert own.validation is not None
+        parts = [
+            _scored(of_run, own, part, codes, personalized) for part in (own.validation, own.test)
+        ]
+        counts = _count_scores(parts[0], sizes, bins)
+        found = fit_local_global_thresholds(counts, constraint, max_global_gap, max_local_gap)
+        thresholds.append(found)
+        for part in parts:
+            people = part.scores, part.groups, part.clients
+            for chosen in (part.scores >= 0.5, found.probabilities(*people)):
                 counts = _count(part, np.asarray(chosen, float), sizes)
                 for name, value in _measure(constraint, counts).items():
                     values[name].append(value)
-            drawn = _count(part, own.predict(*rows).astype(float), sizes)
-            drawn = drawn.astype(np.int64)
-            people.append(_counted(constraint, drawn).sum(axis=-1))
+            drawn = _count(part, found.predict(*people).astype(float), sizes).astype(np.int64)
+            values["people"].append(sum_counted(drawn, constraint).sum(axis=-1))
             everyone, local = drawn.sum(axis=0), expected_difference(constraint, drawn, draws=100)
-            floors["global_gap_floor"].append(expected_difference(constraint, everyone))
-            floors["local_gap_mean_floor"].append(_over_clients(np.mean, local))
+            values["global_gap_floor"].append(expected_difference(constraint, everyone))
+            values["local_gap_mean_floor"].append(_over_clients(np.mean, local))
             largest = expected_largest(constraint, drawn, draws=100)
-            floors["local_gap_maximum_floor"].append(largest)
-    axes, shape = ("seed", "part", "predictions"), (len(thresholds), 2, 2)
-    variables: dict[str, Any] = {
-        name: ((*axes, own_axes[name]), np.reshape(each, (*shape, -1)))
-        if name in own_axes
-        else (axes, np.reshape(each, shape))
-        for name, each in values.items()
-    }
-    variables["people"] = (*axes[:2], "client", "group"), np.reshape(people, (*shape[:2], *sizes))
-    variables |= {name: (axes[:2], np.reshape(each, shape[:2])) for name, each in floors.items()}
+            values["local_gap_maximum_floor"].append(largest)
+    by_part, by_predictions = ("seed", "part"), ("seed", "part", "predictions")
+    dims: dict[str, tuple[str, ...]] = {f"{name}_floor": by_part for name in _GAPS}
+    dims |= {"client_gap": (*by_predictions, "client"), "rate": (*by_predictions, "group")}
+    dims["people"] = (*by_part, "client", "group")
+    lengths = {"seed": len(seeds), "part": 2, "predictions": 2}
+    lengths |= {"client": data.num_clients, "group": len(groups)}
+    variables: dict[str, Any] = {}
+    for name, each in values.items():
+        own_dims = dims.get(name, by_predictions)
+        variables[name] = own_dims, np.reshape(each, [lengths[dim] for dim in own_dims])
     coordinates = {
         "seed": seeds,
-        "part": list(of_runs[0]),
+        "part": ["validation", "test"],
         "predictions": ["model", "thresholds"],
         "group": groups,
     }
@@ -241,8 +224,7 @@ def group_rates_table(dataset: xr.Dataset) -> Table:
         ]
         own = [format_mean(each.values) for each in rates.sel(group=group).transpose(..., "seed")]
         rows.append((escape_control_chars(str(group)), *numbers, *own))
-    is_of_all = dataset.attrs["constraint"] == "demographic_parity"
-    who = "people" if is_of_all else "people with label 1"
+    who = COUNTED[dataset.attrs["constraint"]]
     note = (
         f"Numbers of {who}: in the first line of all clients, in the second of the client with the "
         f"fewest of those that have any. Rates: share with prediction 1 of these {who}, test "
@@ -326,11 +308,11 @@ def _scored(
     return _People(scores, np.asarray(part.labels)[together], np.asarray(groups), clients)
 
 
-def _client_counts(people: _People, client: int, num_groups: int, bins: int) -> np.ndarray:
-    own = people.clients == client
-    return count_scores(
-        people.scores[own], people.labels[own], people.groups[own], num_groups, bins
-    )
+def _count_scores(people: _People, sizes: tuple[int, int], bins: int) -> np.ndarray:
+    """Counts people by client, group, label and interval of the score."""
+    cells = np.ravel_multi_index((people.clients, people.groups), sizes)
+    counts = count_scores(people.scores, people.labels, cells, math.prod(sizes), bins)
+    return counts.reshape(*sizes, *counts.shape[1:])
 
 
 def _count(
@@ -345,17 +327,9 @@ def _count(
     return counts
 
 
-def _counted(
-    constraint: Constraint, counts: Float[np.ndarray, "*clients groups 2 2"]
-) -> Float[np.ndarray, "*clients groups 2"]:
-    """Returns the people that rates count, by prediction."""
-    labels = slice(None) if constraint == "demographic_parity" else slice(1, None)
-    return counts[..., labels, :].sum(axis=-2)
-
-
 def _measure(constraint: Constraint, counts: Float[np.ndarray, "clients groups 2 2"]) -> Any:
     local = np.asarray(difference(constraint, counts), np.float64)
-    counted = _counted(constraint, counts.sum(axis=0))
+    counted = sum_counted(counts.sum(axis=0), constraint)
     people = counted.sum(axis=-1)
     return {
         "accuracy": np.trace(counts.sum(axis=(0, 1))) / counts.sum(),

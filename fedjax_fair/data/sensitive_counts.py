@@ -11,7 +11,7 @@ from jaxtyping import Int
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.utils.terminal import escape_control_chars
+from fedjax_fair.utils.terminal import align_rows, escape_control_chars
 
 __all__ = [
     "EmptyCells",
@@ -142,10 +142,7 @@ def format_client_counts(
         name = str(client) if clients is None else clients[client]
         cells = [f"{column[client]:,}" for column in counts.values()]
         rows.append([name, *cells][: _MAX_COLUMNS + 1])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
+    lines = align_rows(rows)
     for left, kind in (
         (examples.num_clients - shown, "clients"),
         (len(counts) - _MAX_COLUMNS, "columns"),

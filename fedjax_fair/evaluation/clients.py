@@ -257,14 +257,6 @@ def evaluate(
     )
 
 
-def _label_performance(
-    model: Model, variables: Variables, features: Array, labels: Array
-) -> ClientPerformance:
-    """Returns loss and accuracy of every label of a chunk."""
-    outputs = apply_model(model, variables, features)
-    return ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
-
-
 def _performance_sums(
     model: Model,
     variables: Variables,
@@ -274,7 +266,8 @@ def _performance_sums(
 ) -> tuple[ClientPerformance, Int[Array, ""] | None]:
     """Sums losses and accuracies over a chunk; the number of labels is for divide_by_labels."""
     labels = examples.labels[indices]
-    values = _label_performance(model, variables, examples.features[indices], labels)
+    outputs = apply_model(model, variables, examples.features[indices])
+    values = ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
     return masked_sums((_sum_labels(values, labels), count_labels(labels)), mask)
 
 

@@ -110,7 +110,8 @@ def client_sum(
         indices = examples.order[offset + jnp.minimum(positions, size - 1)]
         return jax.tree.map(jnp.add, sums, sum_fn(indices, positions < size))
 
-    zeros = jax.tree.map(jnp.zeros_like, _sum_shapes(sum_fn, chunk))
+    mask = jax.ShapeDtypeStruct((chunk,), bool)
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(sum_fn, chunk_positions, mask))
     with jax.named_scope("client_chunks"):
         return jax.lax.fori_loop(0, -(-size // chunk), add_chunk, zeros)
 
@@ -182,11 +183,6 @@ def chunk_of_clients(examples: ClientExamples) -> int:
     """Returns how many examples of a client form a chunk: an equal part of a mean client."""
     mean = max(1, -(-collectives.num_examples(examples) // examples.num_clients))
     return -(-mean // -(-mean // target.current().client_examples))
-
-
-def _sum_shapes(sum_fn: Callable[..., T], chunk: int) -> T:
-    indices = jax.ShapeDtypeStruct((chunk,), jnp.int32)
-    return jax.eval_shape(sum_fn, indices, jax.ShapeDtypeStruct((chunk,), bool))
 
 
 def _clients_per_batch(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator, Sequence
 
-from fedjax_fair.metrics.quantities import LOSS_PARITY, PERPLEXITY_PARITY
-from fedjax_fair.metrics.sensitive_group_metrics import SENSITIVE_GROUP_SUMMARIES
+from fedjax_fair.metrics.sensitive_group_metrics import (
+    PERPLEXITY_PARITY,
+    SENSITIVE_GROUP_SUMMARIES,
+)
 from fedjax_fair.metrics.speed import DEFINITIONS
 from fedjax_fair.metrics.summaries import (
     CENTRAL_SUMMARIES,
@@ -29,8 +32,7 @@ SYMBOLS = (
 
 _METRICS = (
     *(SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES),
-    *(CENTRAL_SUMMARIES + SENSITIVE_GROUP_SUMMARIES),
-    *(LOSS_PARITY, PERPLEXITY_PARITY),
+    *(CENTRAL_SUMMARIES + SENSITIVE_GROUP_SUMMARIES + (PERPLEXITY_PARITY,)),
 )
 
 TERMS = {
@@ -210,43 +212,32 @@ def columns() -> dict[str, str]:
 
 def page() -> str:
     """Returns the definitions as Markdown."""
-    names = (
-        "metric",
-        "definition",
-        "formula",
-        "over",
-        "weighting",
-        "range",
-        "better",
-        "noise floor",
-    )
-    rows = [names, ("---",) * len(names)]
+    headings = ["metric", "definition", "formula", "over", "weighting", "range", "better"]
+    rows = [(*headings, "noise floor")]
     for metric in _METRICS:
         definition = metric.description + (f" ({metric.source})" if metric.source else "")
         over = (metric.population, metric.weighting, _range(metric), metric.better or "-")
         has_floor = "yes" if metric.has_noise_floor else "-"
         rows.append((f"`{metric.name}`", definition, f"`{metric.formula}`", *over, has_floor))
-    terms = [("term", "definition"), ("---", "---")]
-    terms += [(f"`{name}`", text) for name, text in TERMS.items()]
-    speeds = [("metric", "definition", "formula", "range", "better"), ("---",) * 5]
+    speeds = [("metric", "definition", "formula", "range", "better")]
     speeds += [
         (f"`{name}`", one.description, f"`{one.formula}`", one.range, one.better or "-")
         for name, one in DEFINITIONS.items()
     ]
-    of_metrics, of_speeds, of_terms = (
-        "\n".join(f"| {' | '.join(row)} |" for row in table) for table in (rows, speeds, terms)
-    )
-    symbols = textwrap.fill(SYMBOLS, 120)
-    of_groups, of_time = (
-        "\n\n".join(
-            textwrap.fill(text, 120, subsequent_indent="  " if text.startswith("- ") else "")
-            for text in section
-        )
-        for section in (_GROUP_FAIRNESS, _SPEED)
-    )
-    parts = [_HEAD, symbols, of_metrics, of_groups, of_time, of_speeds]
-    parts += ["## Terms of tables", of_terms]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    terms = [("term", "definition"), *((f"`{name}`", text) for name, text in TERMS.items())]
+    parts = [_HEAD.strip(), *_filled(SYMBOLS), _table(rows), *_filled(*_GROUP_FAIRNESS)]
+    parts += [*_filled(*_SPEED), _table(speeds), "## Terms of tables", _table(terms)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+    return "\n".join(lines)
+
+
+def _filled(*texts: str) -> Iterator[str]:
+    for text in texts:
+        yield textwrap.fill(text, 120, subsequent_indent="  " if text.startswith("- ") else "")
 
 
 def _range(metric: Metric) -> str:

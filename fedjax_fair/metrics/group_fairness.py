@@ -45,6 +45,7 @@ __all__ = [
     "equalized_odds_difference",
     "equalized_odds_ratio",
     "false_positive_rate",
+    "group_range",
     "highest",
     "intersection_codes",
     "lowest",
@@ -134,18 +135,18 @@ class Rate(NamedTuple):
 
     Attributes:
         name: Name, as in the variable ``sensitive_group_<name>`` of results.
-        function: ``function(counts, empty) -> [..., groups]``, of class 1 if it is of a class.
-        long_name: What it is.
         symbol: Symbol in formulas.
+        long_name: What it is.
+        function: ``function(counts, empty) -> [..., groups]``, of class 1 if it is of a class.
         by_class: ``by_class(counts, classes, empty) -> [..., groups, classes]``; None if it is no
             rate of a class.
     """
 
     name: str
-    function: Callable[..., Rates]
-    long_name: str
     symbol: str
-    by_class: Callable[..., ClassRates] | None
+    long_name: str
+    function: Callable[..., Rates]
+    by_class: Callable[..., ClassRates] | None = None
 
 
 def selection_rate(counts: Counts, empty: Empty = "skip", pos_label: int | None = None) -> Rates:
@@ -221,26 +222,21 @@ def _predicted_given_label(
     return _given_label(part, whole, counts, empty)
 
 
-_SELECTION = Rate(
-    "selection_rate", selection_rate, "Share of people predicted to be in class 1", "S", _selected
-)
-_TRUE = Rate(
-    "true_positive_rate",
-    true_positive_rate,
-    "Share of label 1 predicted as 1",
-    "T",
-    _true_positives,
-)
-_FALSE = Rate(
-    "false_positive_rate",
-    false_positive_rate,
-    "Share of label 0 predicted as 1",
-    "F",
-    _false_positives,
-)
-_CORRECT = Rate("accuracy", accuracy, "Share of people predicted correctly", "C", None)
-
-RATES = (_SELECTION, _TRUE, _FALSE, _CORRECT)
+RATES = _SELECTION, _TRUE, _FALSE, _CORRECT = (
+    Rate(
+        "selection_rate", "S", "Share of people predicted to be in class 1",
+        selection_rate, _selected,
+    ),
+    Rate(
+        "true_positive_rate", "T", "Share of label 1 predicted as 1",
+        true_positive_rate, _true_positives,
+    ),
+    Rate(
+        "false_positive_rate", "F", "Share of label 0 predicted as 1",
+        false_positive_rate, _false_positives,
+    ),
+    Rate("accuracy", "C", "Share of people predicted correctly", accuracy),
+)  # fmt: skip
 """All rates."""
 
 CRITERIA = {
@@ -354,6 +350,12 @@ def lowest(rates: Rates) -> Gap:
 def highest(rates: Rates) -> Gap:
     """Returns the highest defined value of the groups, such as the worst group's loss."""
     return -lowest(-rates)
+
+
+def group_range(values: Rates) -> Gap:
+    """Returns the largest less the smallest value of groups; NaN with fewer than two."""
+    num_groups = jnp.sum(~jnp.isnan(values), axis=-1)
+    return jnp.where(num_groups > 1, highest(values) - lowest(values), jnp.nan)
 
 
 def calibration_error(

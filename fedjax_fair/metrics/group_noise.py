@@ -38,7 +38,6 @@ class Interval(NamedTuple):
 def expected_difference(
     criterion: str,
     counts: Int[np.ndarray, "*batch groups classes classes"],
-    pooled: Int[np.ndarray, "groups classes classes"] | None = None,
     draws: int = 200,
 ) -> Float[np.ndarray, "*batch"]:
     """Estimates a difference if all groups had the same rates.
@@ -50,7 +49,6 @@ def expected_difference(
     Args:
         criterion: Name of one of `group_fairness.CRITERIA`.
         counts: People by group, label and prediction; floats without fractions are accepted.
-        pooled: Counts that the common rates are taken from; by default the sum of ``counts``.
         draws: Maximum number of simulated predictions, from a fixed seed.
 
     Returns:
@@ -64,7 +62,7 @@ def expected_difference(
         >>> round(float(expected_difference("demographic_parity", counts)), 1)
         0.1
     """
-    return known_mean(_simulate(criterion, counts, pooled, draws), axis=0)
+    return known_mean(_simulate(criterion, counts, draws), axis=0)
 
 
 def expected_largest(
@@ -82,19 +80,16 @@ def expected_largest(
         >>> round(float(expected_largest("demographic_parity", counts)), 1)
         0.2
     """
-    values = _simulate(criterion, counts, None, draws)
+    values = _simulate(criterion, counts, draws)
     is_known = ~np.isnan(values)
     largest = np.where(is_known, values, -np.inf).max(axis=-1)
     return known_mean(np.where(is_known.any(axis=-1), largest, np.nan), axis=0)
 
 
-def _simulate(
-    criterion: str, counts: np.ndarray, pooled: np.ndarray | None, draws: int
-) -> Float[np.ndarray, "draws *batch"]:
+def _simulate(criterion: str, counts: np.ndarray, draws: int) -> Float[np.ndarray, "draws *batch"]:
     """Samples differences of groups with equal rates."""
     counts = _checked(criterion, counts, draws)
-    reference = counts.reshape(-1, *counts.shape[-3:]).sum(axis=0) if pooled is None else pooled
-    by_cell = np.asarray(reference).sum(axis=0)
+    by_cell = counts.reshape(-1, *counts.shape[-2:]).sum(axis=0)
     draws = max(1, min(draws, _MAX_VALUES // counts.size))
     rng = np.random.default_rng(0)
     people = counts.sum(axis=-1)

@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedjax_fair.metrics.thresholds import Constraint, as_codes, mix, reach, select, upper_hull
-from fedjax_fair.utils import checks
 
 __all__ = ["ClientThresholds", "fit_local_global_thresholds"]
 
@@ -113,25 +112,11 @@ def fit_local_global_thresholds(
     """
     from scipy.optimize import linprog
 
-    checks.one_of("constraint", constraint, ("demographic_parity", "equal_opportunity"))
     for name, bound in (("max_global_gap", max_global_gap), ("max_local_gap", max_local_gap)):
         if not bound >= 0:
             raise ValueError(f"{name}={bound!r}: expected a number >= 0, infinite for no bound.")
-    counts = np.asarray(counts)
-    if counts.ndim != 4 or counts.shape[2] != 2 or not counts.size or (counts < 0).any():
-        raise ValueError(
-            f"counts of shape {counts.shape}: expected [clients, groups, 2, bins]; stack the "
-            "results of count_scores of the clients."
-        )
-    selected, correct = select(counts, constraint)
+    selected, correct = select(counts, constraint, by_client=True)
     people = selected[..., 0]  # Of each client and group that the rate counts.
-    if len(empty := np.flatnonzero(people.sum(axis=0) == 0)):
-        who = "people" if constraint == "demographic_parity" else "people with label 1"
-        raise ValueError(
-            f"counts: {len(empty)} groups have no {who} at any client, first "
-            f"{empty[:5].tolist()}; expected {who} in each group, for example by fewer sensitive "
-            "features."
-        )
     rates = selected / np.maximum(people, 1)[..., None]
     cells = [(int(client), int(group)) for client, group in np.argwhere(people)]
     hulls = {cell: upper_hull(rates[cell], correct[cell]) for cell in cells}
@@ -151,7 +136,8 @@ def fit_local_global_thresholds(
             slope = (y[end] - y[start]) / (x[end] - x[start])
             add({size + place[cell]: 1, place[cell]: -slope}, y[start] - slope * x[start])
     shares = people / people.sum(axis=0)
-    num_clients, num_groups, _, bins = counts.shape
+    num_clients, num_groups, num_thresholds = rates.shape
+    bins = num_thresholds - 1
     for one, other in itertools.permutations(range(num_groups), 2):
         if np.isfinite(max_local_gap):
             for client in range(num_clients):
@@ -190,7 +176,7 @@ def fit_local_global_thresholds(
         low,
         low_share,
         found,
-        float(num_correct.sum() / counts.sum()),
+        float(num_correct.sum() / np.sum(counts)),
         float(_range(overall)),
         _range(found),
     )

@@ -58,11 +58,8 @@ def interval(values: np.ndarray) -> Difference:
         (2.0, 2.48)
     """
     sample = np.asarray(values, np.float64)
-    mean = _mean(sample)
-    if sample.size < 2:
-        return Difference(np.nan, mean, np.nan, np.nan, np.nan)
     deviation = float(np.sqrt(_variance(sample)))
-    return _student(mean, deviation / np.sqrt(sample.size), sample.size - 1, deviation)
+    return _student(_mean(sample), deviation / np.sqrt(sample.size), sample.size - 1, deviation)
 
 
 def welch(first: np.ndarray, second: np.ndarray) -> Difference:
@@ -79,8 +76,6 @@ def welch(first: np.ndarray, second: np.ndarray) -> Difference:
     samples = [np.asarray(values, np.float64) for values in (first, second)]
     mean = _mean(samples[0]) - _mean(samples[1])
     sizes = np.array([sample.size for sample in samples])
-    if min(sizes) < 2:
-        return Difference(np.nan, mean, np.nan, np.nan, np.nan)
     variances = np.array([_variance(sample) for sample in samples])
     of_means = variances / sizes
     squares = float(np.sum(of_means**2 / (sizes - 1)))
@@ -94,8 +89,8 @@ def _mean(sample: np.ndarray) -> float:
 
 
 def _variance(sample: np.ndarray) -> float:
-    """Computes the variance of at least two values, exactly 0 for equal ones."""
-    if not _has_variance(sample):
+    """Computes the variance, exactly 0 for equal values; NaN for fewer than two."""
+    if sample.size < 2 or not _has_variance(sample):
         return np.nan
     return 0.0 if _is_constant(sample) else float(np.var(sample, ddof=1))
 

@@ -96,10 +96,8 @@ def calibration_error(bins: int = 15) -> ClientMetric:
         >>> calibration_error().description
         'Expected calibration error, 15 bins'
     """
-    description = f"Expected calibration error, {bins} bins"
-    return _sized("calibration_error", description, _calibration_error, bins).replace(
-        better="lower"
-    )
+    about = f"Expected calibration error, {bins} bins"
+    return _sized("calibration_error", about, _calibration_error, bins).replace(better="lower")
 
 
 def auc(num_classes: int) -> ClientMetric:
@@ -139,11 +137,8 @@ def mean_squared_error() -> ClientMetric:
         >>> mean_squared_error().name
         'mean_squared_error'
     """
-    unit = f"({LABEL_UNIT})^2"
-    return ClientMetric(
-        "mean_squared_error", "Mean squared error", unit, _mean_squared_error, "lower", "MSE",
-        scale="ratio",
-    )  # fmt: skip
+    function, about, unit = _mean_squared_error, "Mean squared error", f"({LABEL_UNIT})^2"
+    return ClientMetric("mean_squared_error", about, unit, function, "lower", "MSE", scale="ratio")
 
 
 def root_mean_squared_error() -> ClientMetric:

@@ -15,21 +15,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair.metrics import client_groups, fairness, performance, predictions
-from fedjax_fair.metrics.group_fairness import highest, lowest
+from fedjax_fair.metrics.group_fairness import group_range, highest, lowest
 from fedjax_fair.metrics.sensitive_group_metrics import CLIENTS, PEOPLE
 from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Task
 from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "ACCURACY",
-    "LOSS_PARITY",
     "PERPLEXITY",
-    "PERPLEXITY_PARITY",
     "TESTED",
-    "OfClients",
+    "FunctionOf",
     "Quantity",
     "client_metrics",
-    "group_range",
     "known_quantities",
     "quantities_of",
     "summaries",
@@ -184,61 +181,32 @@ def known_quantities() -> tuple[Quantity, ...]:
     return (*of_tasks, PERPLEXITY, ACCURACY)
 
 
-class OfClients(Tree):
-    """Function of the values of clients, and of fields of `ClientMetrics`."""
+class FunctionOf(Tree):
+    """Function of some fields of `ClientMetrics`.
+
+    Args:
+        function: The function.
+        names: The fields that are its arguments; a tuple is a path of keys, such as
+            ``("custom", "test_r2")``.
+    """
 
     function: Callable[..., Float[Array, ""]]
-    name: str
-    fields: tuple[str, ...] = ()
+    names: tuple[str | tuple[str, ...], ...]
 
+    # Measurements of a central test set are of NumPy, with axes of runs.
     def __call__(self, metrics: ClientMetrics) -> Any:
         """Calls the function."""
-        return self.function(
-            metrics.custom[self.name], *(getattr(metrics, field) for field in self.fields)
-        )
+        return self.function(*(_find(metrics, name) for name in self.names))
 
 
-class _Pooled(Tree):
-    """The value on pooled examples."""
-
-    name: str
-
-    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
-        assert metrics.quantities is not None
-        return metrics.quantities.pooled[self.name]
+def _find(metrics: Any, name: str | tuple[str, ...]) -> Any:
+    for key in (name,) if isinstance(name, str) else name:
+        metrics = metrics[key] if isinstance(metrics, dict) else getattr(metrics, key)
+    return metrics
 
 
-class _OfSensitiveGroups(Tree):
-    """Function of the values of sensitive groups, pooled or of each client."""
-
-    function: Callable[..., Float[Array, ""]]
-    name: str
-    by_client: bool = False
-
-    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
-        values = metrics.quantities
-        assert values is not None
-        return self.function((values.client_groups if self.by_client else values.groups)[self.name])
-
-
-class _LossParity(Tree):
-    """Difference of the mean losses of sensitive groups, or of their perplexities."""
-
-    perplexity: bool = False
-
-    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
-        assert metrics.sensitive is not None
-        totals = (
-            jnp.sum(each, axis=0) for each in (metrics.sensitive.loss, metrics.sensitive.examples)
-        )
-        means = jnp.divide(*totals)
-        return group_range(jnp.exp(means) if self.perplexity else means)
-
-
-def group_range(values: Float[Array, "*batch groups"]) -> Float[Array, "*batch"]:
-    """Returns the largest less the smallest value of groups; NaN with fewer than two."""
-    num_groups = jnp.sum(~jnp.isnan(values), axis=-1)
-    return jnp.where(num_groups > 1, highest(values) - lowest(values), jnp.nan)
+def _same(value: Float[Array, ""]) -> Float[Array, ""]:
+    return value
 
 
 def _mean_range(values: Float[Array, "clients groups"]) -> Float[Array, ""]:
@@ -308,7 +276,7 @@ def _over_clients(metric: ClientMetric, kind: str, has_groups: bool) -> Iterator
     gap = "difference of the best and the worst ground-truth group"
     entries: list[tuple[str, str, Any, Better]] = [
         (quantity.mean, "mean over clients", performance.mean_over_clients, metric.better),
-        (quantity.pooled, "pooled examples", None, metric.better),
+        (quantity.pooled, "pooled examples", _same, metric.better),
         (quantity.worst, tenth.format("worst"), worst, of_tail),
         (f"{metric.name}_best_10pct", tenth.format("best"), best, of_tail),
         (quantity.spread, "standard deviation over clients", fairness.standard_deviation, "lower"),
@@ -322,14 +290,16 @@ def _over_clients(metric: ClientMetric, kind: str, has_groups: bool) -> Iterator
     if has_groups:
         entries.append((quantity.group_gap, gap, client_groups.gap, "lower"))
     for title, about, function, better in entries:
-        fields = ("groups",) if title == quantity.group_gap else ()
+        is_pooled, of_groups = title == quantity.pooled, title == quantity.group_gap
+        values = ("quantities", "pooled", name) if is_pooled else ("custom", name)
+        fields = (values, "groups") if of_groups else (values,)
         yield Metric(
             title if kind == "test" else f"validation_{title}",
             f"{metric.description} of {kind} examples, {about}",
             metric.unit,
             TESTED.replace("test", kind),
-            "uniform" if function else "examples",
-            OfClients(function, name, fields) if function else _Pooled(name),
+            "examples" if is_pooled else "uniform",
+            FunctionOf(function, fields),
             better=better,
             heading=quantity.heading if title == quantity.mean else "",
         )
@@ -353,35 +323,13 @@ def _over_sensitive_groups(metric: ClientMetric) -> Iterator[Metric]:
     ]
     for name, description, function, by_client, better in entries:
         population = CLIENTS if by_client else PEOPLE
+        values = ("quantities", "client_groups" if by_client else "groups", metric.name)
         yield Metric(
             name,
             description,
             metric.unit,
             population,
             "uniform" if by_client else "examples",
-            _OfSensitiveGroups(function, metric.name, by_client),
+            FunctionOf(function, (values,)),
             better=better,
         )
-
-
-LOSS_PARITY = Metric(
-    "loss_parity_difference",
-    "Mean loss: difference between sensitive groups",
-    "nat",
-    PEOPLE,
-    "examples",
-    _LossParity(),
-    better="lower",
-    formula="max_u M_u - min_u M_u",
-    range=">= 0",
-)
-"""Difference between sensitive groups that every task has."""
-
-PERPLEXITY_PARITY = LOSS_PARITY.replace(
-    name=PERPLEXITY.parity,
-    description="Test perplexity: difference between sensitive groups",
-    unit="1",
-    function=_LossParity(perplexity=True),
-    formula="max_u exp(M_u) - min_u exp(M_u)",
-)
-"""Difference of the perplexities of sequences."""

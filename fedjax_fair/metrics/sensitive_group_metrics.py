@@ -7,21 +7,23 @@ defined.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair.metrics import group_fairness
-from fedjax_fair.metrics.group_fairness import CRITERIA
+from fedjax_fair.metrics.group_fairness import CRITERIA, group_range, highest, lowest
 from fedjax_fair.roles import ClientMetrics, GroupSums, Metric
 from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "CLIENTS",
+    "LOSS_PARITY",
     "MAX_COUNTED",
     "PEOPLE",
+    "PERPLEXITY_PARITY",
     "SENSITIVE_GROUP_SUMMARIES",
     "client_difference",
     "describe",
@@ -62,12 +64,18 @@ class Gap(Tree):
             counts = jnp.sum(_counts(self.criterion, metrics.sensitive), axis=0)
             return getattr(group_fairness, self.compare)(self.criterion, counts)
         values = client_difference(self.criterion, metrics.sensitive)
-        return jnp.nanmean(values) if self.summary == "mean" else group_fairness.highest(values)
+        return jnp.nanmean(values) if self.summary == "mean" else highest(values)
 
 
-class WorstGroup(Tree):
-    """Worst value of pooled groups: ``"accuracy"``, ``"loss"`` or ``"calibration_error"``."""
+class OfPooledGroups(Tree):
+    """Function of the values of the sensitive groups, of pooled people.
 
+    Args:
+        function: ``function([groups])``.
+        quantity: ``"accuracy"``, ``"loss"``, ``"perplexity"`` or ``"calibration_error"``.
+    """
+
+    function: Callable[..., Float[Array, ""]]
     quantity: str
 
     def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
@@ -76,11 +84,10 @@ class WorstGroup(Tree):
         if self.quantity == "calibration_error":
             if sums.calibration_error is None:
                 return jnp.full((), jnp.nan)
-            return group_fairness.highest(sums.calibration_error)
-        examples = jnp.sum(sums.examples, axis=0)
-        if self.quantity == "accuracy":
-            return group_fairness.lowest(jnp.sum(sums.correct, axis=0) / examples)
-        return group_fairness.highest(jnp.sum(sums.loss, axis=0) / examples)
+            return self.function(sums.calibration_error)
+        total = jnp.sum(sums.correct if self.quantity == "accuracy" else sums.loss, axis=0)
+        means = total / jnp.sum(sums.examples, axis=0)
+        return self.function(jnp.exp(means) if self.quantity == "perplexity" else means)
 
 
 def client_difference(criterion: str, sums: GroupSums) -> Float[Array, "*axes clients"]:
@@ -146,16 +153,12 @@ def _gaps(criteria: list[str], num_classes: int) -> Iterator[Metric]:
         ("ratio", "min_u {0}_u / max_u {0}_u", "min"),
     ):
         for criterion in criteria:
-            yield Metric(
+            yield _of_people(
                 f"{criterion}_{compare}",
                 describe(criterion, compare, num_classes),
-                "1",
-                PEOPLE,
-                "examples",
                 Gap(criterion, compare),
+                _formula(criterion, form, combine),
                 better="lower" if compare == "difference" else "higher",
-                formula=_formula(criterion, form, combine),
-                range="0 to 1",
                 source=_FAIRLEARN,
                 heading=criterion.replace("_", "\n"),
                 has_noise_floor=compare == "difference",
@@ -176,10 +179,53 @@ def _gaps(criteria: list[str], num_classes: int) -> Iterator[Metric]:
             )
 
 
-def _worst(quantity: str, title: str, unit: str, **definition: Any) -> Metric:
-    name, function = f"worst_group_{quantity}", WorstGroup(quantity)
-    about = f"{title} of a sensitive group"
-    return Metric(name, about, unit, PEOPLE, "examples", function, **definition)
+def _of_people(
+    name: str,
+    description: str,
+    function: Gap | OfPooledGroups,
+    formula: str,
+    range: str = "0 to 1",
+    unit: str = "1",
+    **about: Any,
+) -> Metric:
+    """Returns a metric of pooled people."""
+    about = {"better": "lower", "formula": formula, "range": range} | about
+    return Metric(name, description, unit, PEOPLE, "examples", function, **about)
+
+
+_WORST = (
+    _of_people(
+        "worst_group_accuracy", "Lowest accuracy of a sensitive group",
+        OfPooledGroups(lowest, "accuracy"), "min_u C_u", better="higher",
+    ),
+    _of_people(
+        "worst_group_loss", "Highest mean loss of a sensitive group",
+        OfPooledGroups(highest, "loss"), "max_u M_u", ">= 0", "nat",
+    ),
+    _of_people(
+        "worst_group_calibration_error", "Highest calibration error of a sensitive group",
+        OfPooledGroups(highest, "calibration_error"), _CALIBRATION,
+    ),
+)  # fmt: skip
+
+LOSS_PARITY = _of_people(
+    "loss_parity_difference",
+    "Mean loss: difference between sensitive groups",
+    OfPooledGroups(group_range, "loss"),
+    "max_u M_u - min_u M_u",
+    ">= 0",
+    "nat",
+)
+"""Difference between sensitive groups that every task has."""
+
+PERPLEXITY_PARITY = _of_people(
+    "perplexity_parity_difference",
+    "Test perplexity: difference between sensitive groups",
+    OfPooledGroups(group_range, "perplexity"),
+    "max_u exp(M_u) - min_u exp(M_u)",
+    ">= 0",
+)
+"""Difference of the perplexities of sequences."""
 
 
 def sensitive_group_summaries(num_classes: int) -> tuple[Metric, ...]:
@@ -189,24 +235,10 @@ def sensitive_group_summaries(num_classes: int) -> tuple[Metric, ...]:
         >>> [metric.name for metric in sensitive_group_summaries(1)][:2]
         ['accuracy_parity_difference', 'accuracy_parity_ratio']
     """
-    worst = [
-        _worst(
-            "accuracy", "Lowest accuracy", "1", better="higher", formula="min_u C_u", range="0 to 1"
-        ),
-        _worst(
-            "loss", "Highest mean loss", "nat", better="lower", formula="max_u M_u", range=">= 0"
-        ),
-    ]
-    if num_classes == 2:
-        worst.append(
-            _worst(
-                "calibration_error", "Highest calibration error", "1",
-                better="lower", formula=_CALIBRATION, range="0 to 1",
-            )
-        )  # fmt: skip
     is_counted = 2 <= num_classes <= MAX_COUNTED
     criteria = [name for name in CRITERIA if is_counted or not needs_classes(name)]
-    return (*_gaps(criteria, num_classes), *worst)
+    worst = _WORST if num_classes == 2 else _WORST[:-1]  # The calibration error is of two classes.
+    return (*_gaps(criteria, num_classes), *worst, LOSS_PARITY)
 
 
 SENSITIVE_GROUP_SUMMARIES: tuple[Metric, ...] = sensitive_group_summaries(2)

@@ -10,16 +10,21 @@ which clients count and a server adds. Predictions need the group of a person.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from fedjax_fair.utils import checks
 
 __all__ = ["Constraint", "GroupThresholds", "count_scores", "fit_thresholds"]
 
 Constraint = Literal["demographic_parity", "equal_opportunity"]
+COUNTED: dict[Constraint, str] = {
+    "demographic_parity": "people",
+    "equal_opportunity": "people with label 1",
+}
+"""Whom the rate of a constraint counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,21 +117,8 @@ def fit_thresholds(
         >>> fitted.predict(scores, [0] * 4 + [1] * 4).tolist()
         [0, 0, 1, 1, 0, 0, 1, 1]
     """
-    checks.one_of("constraint", constraint, ("demographic_parity", "equal_opportunity"))
     checks.positive_int("grid", grid)
-    counts = np.asarray(counts)
-    if counts.ndim != 3 or counts.shape[1] != 2 or not counts.size or (counts < 0).any():
-        raise ValueError(
-            f"counts of shape {counts.shape}: expected [groups, 2, bins]; pass the result of "
-            "count_scores."
-        )
     selected, correct = select(counts, constraint)
-    if len(empty := np.flatnonzero(selected[:, 0] == 0)):
-        people = "people" if constraint == "demographic_parity" else "people with label 1"
-        raise ValueError(
-            f"counts: {len(empty)} groups have no {people}, first {empty[:5].tolist()}; expected "
-            f"{people} in each group, for example by fewer sensitive features."
-        )
     rates = selected / selected[:, :1]
     hulls = [upper_hull(x, y) for x, y in zip(rates, correct, strict=True)]
     steps = np.linspace(0, 1, grid + 1)
@@ -136,22 +128,54 @@ def fit_thresholds(
     rate = float(steps[np.argmax(total)])
     mixtures = [reach(rate, x, hull) for x, hull in zip(rates, hulls, strict=True)]
     high, low, low_share = map(np.array, zip(*mixtures, strict=True))
-    return GroupThresholds(counts.shape[2], high, low, low_share, rate)
+    return GroupThresholds(rates.shape[1] - 1, high, low, low_share, rate)
 
 
 def select(
-    counts: Int[np.ndarray, "*cells 2 bins"], constraint: Constraint
-) -> tuple[Int[np.ndarray, "*cells thresholds"], Int[np.ndarray, "*cells thresholds"]]:
+    counts: Any, constraint: Constraint, *, by_client: bool = False
+) -> tuple[Int[np.ndarray, "*clients groups cuts"], Int[np.ndarray, "*clients groups cuts"]]:
     """Counts people for each threshold, the index of the first interval with prediction 1.
+
+    Args:
+        counts: Numbers by `count_scores`, of each client or of all.
+        constraint: As for `fit_thresholds`.
+        by_client: Whether the first axis is of clients.
 
     Returns:
         People with prediction 1, among those that the rate counts; and correct predictions.
+
+    Raises:
+        ValueError: If an argument is invalid, or a group has no people that the rate counts.
     """
+    checks.one_of("constraint", constraint, get_args(Constraint))
+    counts = np.asarray(counts)
+    ndim = 4 if by_client else 3
+    if counts.ndim != ndim or counts.shape[-2] != 2 or not counts.size or (counts < 0).any():
+        expected = "[groups, 2, bins]; pass the result of count_scores"
+        if by_client:
+            expected = (
+                "[clients, groups, 2, bins]; stack the results of count_scores of the clients"
+            )
+        raise ValueError(f"counts of shape {counts.shape}: expected {expected}.")
     above = np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]
     above = np.concatenate([above, np.zeros_like(above[..., :1])], axis=-1)
     correct = above[..., 1, :] + above[..., 0, :1] - above[..., 0, :]
-    is_parity = constraint == "demographic_parity"
-    return above.sum(axis=-2) if is_parity else above[..., 1, :], correct
+    selected = sum_counted(above, constraint)
+    people = selected[..., 0].sum(axis=0) if by_client else selected[..., 0]
+    if len(empty := np.flatnonzero(people == 0)):
+        who, where = COUNTED[constraint], " at any client" * by_client
+        raise ValueError(
+            f"counts: {len(empty)} groups have no {who}{where}, first {empty[:5].tolist()}; "
+            f"expected {who} in each group, for example by fewer sensitive features."
+        )
+    return selected, correct
+
+
+def sum_counted(
+    values: Shaped[np.ndarray, "*cells 2 columns"], constraint: Constraint
+) -> Shaped[np.ndarray, "*cells columns"]:
+    """Sums values by label over the labels that the rate of a constraint counts."""
+    return values.sum(axis=-2) if constraint == "demographic_parity" else values[..., 1, :]
 
 
 def reach(

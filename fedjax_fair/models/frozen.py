@@ -134,7 +134,7 @@ class Frozen(Model):
 
     @property
     def has_frozen_state(self) -> bool:
-        """Whether running statistics are frozen."""
+        """True if running statistics are frozen."""
         return bool(jax.tree.leaves(self.base.state))
 
     def apply(self, params, state, x, *, train, key, example_mask=None):

@@ -161,45 +161,45 @@ def as_multi_label(model: Model) -> Model:
 
 
 def squared_errors(outputs: Outputs, targets: Targets) -> PerExample:
-    """Mean squared error of each example."""
+    """Computes the mean squared error of each example."""
     _check_shapes(outputs, targets)
     return jnp.mean(jnp.square(outputs - targets), axis=-1)
 
 
 def absolute_errors(outputs: Outputs, targets: Targets) -> PerExample:
-    """Mean absolute error of each example."""
+    """Computes the mean absolute error of each example."""
     _check_shapes(outputs, targets)
     return jnp.mean(jnp.abs(outputs - targets), axis=-1)
 
 
 def no_accuracy(outputs: Outputs, targets: Targets) -> PerExample:
-    """NaN for every example."""
+    """Returns NaN for every example."""
     return jnp.full(outputs.shape[:1], jnp.nan, outputs.dtype)
 
 
 def as_targets(outputs: Outputs) -> Outputs:
-    """The outputs themselves."""
+    """Returns the outputs themselves."""
     return outputs
 
 
 def binary_cross_entropies(outputs: Outputs, labels: Targets) -> PerExample:
-    """Mean binary cross-entropy of each example's labels, in nats."""
+    """Computes the mean binary cross-entropy of each example's labels, in nats."""
     _check_shapes(outputs, labels)
     return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, labels), axis=-1)
 
 
 def fraction_correct(outputs: Outputs, labels: Targets) -> PerExample:
-    """Fraction of correct labels of each example."""
+    """Computes the fraction of correct labels of each example."""
     return jnp.mean(((outputs > 0) == (labels > 0.5)).astype(outputs.dtype), axis=-1)
 
 
 def is_positive(outputs: Outputs) -> Bool[Array, "batch outputs"]:
-    """Whether each output is above zero."""
+    """Returns whether each output is above zero."""
     return outputs > 0
 
 
 def label_probabilities(outputs: Outputs) -> Outputs:
-    """The probability of each label."""
+    """Returns the probability of each label."""
     # `jax.nn.sigmoid` itself cannot be pickled.
     return jax.nn.sigmoid(outputs)
 

@@ -9,7 +9,7 @@ __all__ = ["gini", "mean_difference", "mean_or_one"]
 
 
 def gini(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Gini index: half the mean absolute difference of two clients, relative to the mean.
+    """Computes the Gini index: half the mean absolute difference of two clients over the mean.
 
     The mean is over all ordered pairs, ``i = j`` included. Limitation: it ignores the level; all
     clients at 10 % are as equal as all at 90 %.
@@ -42,7 +42,7 @@ def mean_or_one(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
 
 def mean_difference(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Mean of ``|x_i - x_j|`` over all ordered pairs, ``i = j`` included.
+    """Computes the mean of ``|x_i - x_j|`` over all ordered pairs, ``i = j`` included.
 
     The gap between two neighbors in sorted order lies between as many pairs as there are values
     below it times values above it. Gaps are never negative, so there is no cancellation, as there

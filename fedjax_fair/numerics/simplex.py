@@ -10,6 +10,9 @@ from fedjax_fair.numerics.products import product
 
 __all__ = ["least_norm_weights", "minimize_quadratic", "project"]
 
+_ITERATIONS = 300
+"""Iterations of a quadratic program, each with one product."""
+
 
 def project(
     values: Float[Array, " n"], lower: Float[Array, " n"], upper: Float[Array, " n"]
@@ -39,7 +42,6 @@ def minimize_quadratic(
     lower: Float[Array, " n"],
     upper: Float[Array, " n"],
     start: Float[Array, " n"],
-    iterations: int = 300,
 ) -> Float[Array, " n"]:
     """Minimizes ``x @ matrix @ x / 2 - linear @ x`` over sums of 1 between bounds.
 
@@ -51,7 +53,6 @@ def minimize_quadratic(
         lower: Lower bounds.
         upper: Upper bounds; both must admit a sum of 1.
         start: A point between the bounds.
-        iterations: Number of iterations, each with one product.
 
     Examples:
         >>> identity, zeros = jnp.eye(2), jnp.zeros(2)
@@ -72,7 +73,7 @@ def minimize_quadratic(
         return new, new + (momentum - 1) / grown * (new - old), grown
 
     carry = start, start, jnp.ones((), start.dtype)
-    return jax.lax.fori_loop(0, iterations, iterate, carry)[0]
+    return jax.lax.fori_loop(0, _ITERATIONS, iterate, carry)[0]
 
 
 def least_norm_weights(gram: Float[Array, "n n"], used: Bool[Array, " n"]) -> Float[Array, " n"]:

@@ -46,7 +46,7 @@ class Target(NamedTuple):
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is a CPU, or one of its cores."""
+        """True for a CPU, or one of its cores."""
         return self.platform == "cpu"
 
 

@@ -14,7 +14,7 @@ __all__ = ["all_finite", "keep_finite", "scale_tree", "tree_bytes"]
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
-    """Whether no element of a tree of arrays is NaN or infinite.
+    """Returns whether no element of a tree of arrays is NaN or infinite.
 
     Examples:
         >>> bool(all_finite({"a": jnp.ones(2), "b": jnp.array(jnp.inf)}))
@@ -42,7 +42,7 @@ def scale_tree(tree: PyTree, factor: Number) -> PyTree:
 
 
 def tree_bytes(tree: PyTree) -> int:
-    """Number of bytes of a tree of arrays, or of their shapes.
+    """Returns the number of bytes of a tree of arrays, or of their shapes.
 
     Examples:
         >>> tree_bytes({"a": jnp.ones(2), "b": jax.ShapeDtypeStruct((3,), jnp.bfloat16)})

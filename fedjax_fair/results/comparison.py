@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics
-from fedjax_fair.metrics.quantities import ACCURACY, LOSS_PARITY
-from fedjax_fair.metrics.sensitive_group_metrics import CLIENTS, PEOPLE, needs_classes
+from fedjax_fair.metrics.quantities import ACCURACY
+from fedjax_fair.metrics.sensitive_group_metrics import CLIENTS, LOSS_PARITY, PEOPLE, needs_classes
 from fedjax_fair.results.client_summaries import client_summary
 from fedjax_fair.results.datasets import class_based, configurations_as_methods, final_metrics
 from fedjax_fair.results.loss_gaps import loss_gaps

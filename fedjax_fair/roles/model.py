@@ -57,7 +57,7 @@ class Model(Tree):
         probabilities: ``probabilities(outputs) -> [batch, classes]``; by default the softmax. None
             where outputs are not logits.
         task: What it predicts, which determines the metrics of results
-            (`fedjax_fair.metrics.quantities.of_task`).
+            (`fedjax_fair.metrics.quantities.quantities_of`).
         loss_unit: Unit of the loss.
         bind_state: Method ``bind_state(state) -> Model``, if only the server changes
             ``Variables.state``: clients and roles then see this model, which holds the state, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from fedjax_fair.evaluation.client_gradients import client_gradient
+from fedjax_fair.evaluation.client_gradients import client_loss_and_gradient
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["MimeLite"]
@@ -47,7 +47,7 @@ class MimeLite(WrappedSGD):
         result = self.solver.replace(learning_rate=rate).solve(
             key, variables, client, gradient_offset=offset
         )
-        gradient = client_gradient(client.model, variables, client.examples, client.id)
+        _, gradient = client_loss_and_gradient(client.model, variables, client.examples, client.id)
         gradient = jax.tree.map(
             lambda g, leaf: g + self.solver.weight_decay * leaf, gradient, variables.params
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = [
+    "align_rows",
     "error_prefix",
     "escape_control_chars",
     "format_columns",
@@ -68,6 +69,19 @@ def resume_command(folder: str | Path, plugins: Iterable[Path] = ()) -> str:
     for file in plugins:
         words += ["--plugin", str(file)]
     return escape_control_chars(shlex.join(words))
+
+
+def align_rows(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a line for each row of cells, the first column flush left and the others right.
+
+    Examples:
+        >>> align_rows([("client", "examples"), ("a", "12")])
+        ['client  examples', 'a             12']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
 
 
 def format_columns(rows: Mapping[str, object], indent: str = "") -> str:

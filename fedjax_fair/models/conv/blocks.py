@@ -32,7 +32,7 @@ _MAX_PRODUCT_ROWS = 128
 
 
 def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
-    """Whether it is the fastest on a CPU: blocks match the kernel, and a window fits the image."""
+    """Returns whether it is fastest on a CPU: blocks match the kernel, windows fit the image."""
     if strides != (1, 1) or min(output_shape(x, kernel, strides, padding)) < 2:
         return False
     return _side(kernel) > 0

@@ -25,7 +25,7 @@ _LANES = 128
 
 
 def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
-    """Whether it is the fastest on a TPU, because a row of pooled outputs fits into one tile."""
+    """Returns whether it is fastest on a TPU: a row of pooled outputs fits into one tile."""
     rows, columns = output_shape(x, kernel, strides, padding)
     return strides == (1, 1) and min(rows, columns) > 1 and columns // 2 * kernel.shape[3] <= _LANES
 

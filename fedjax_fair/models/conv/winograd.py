@@ -67,7 +67,7 @@ def _transforms(taps: int) -> _Transforms:
 
 
 def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
-    """Whether it is faster than `tiles` on a CPU, and accurate.
+    """Returns whether it is faster than `tiles` on a CPU, and accurate.
 
     It must save at least half of the multiplications, including those of tiles that extend beyond
     the edge, and have enough of them for the transform of the kernel to be negligible.
