@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from fedjax_fair.app.run_folder import MetricsLog
-from fedjax_fair.results.log import read_evaluations
+from fedjax_fair.results.files import read_evaluations
 from fedjax_fair.training.loop import Evaluation
 
 

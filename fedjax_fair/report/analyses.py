@@ -10,8 +10,8 @@ import numpy as np
 
 from fedjax_fair.metrics import paired
 from fedjax_fair.report import drawing
-from fedjax_fair.results.intervals import student
-from fedjax_fair.results.units import is_percent
+from fedjax_fair.results.formats import student
+from fedjax_fair.results.task_metrics import is_percent
 
 if TYPE_CHECKING:
     import pandas as pd

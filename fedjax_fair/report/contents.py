@@ -12,11 +12,9 @@ import numpy as np
 
 from fedjax_fair.report import drawing, speed_charts
 from fedjax_fair.results import task_metrics
-from fedjax_fair.results.datasets import class_names, has_client_names
-from fedjax_fair.results.intervals import student
-from fedjax_fair.results.model_names import is_repeated
+from fedjax_fair.results.datasets import at_common_time, class_names, has_client_names, is_repeated
+from fedjax_fair.results.formats import student
 from fedjax_fair.results.task_metrics import primary
-from fedjax_fair.results.virtual_time import at_common_time
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedjax_fair.report import drawing, speed_charts
-from fedjax_fair.results.models import by_model
+from fedjax_fair.results.datasets import by_model
 from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:

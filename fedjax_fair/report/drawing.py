@@ -12,11 +12,10 @@ import numpy as np
 
 from fedjax_fair.metrics import fairness
 from fedjax_fair.metrics.quantities import ACCURACY
-from fedjax_fair.results import units
+from fedjax_fair.results import task_metrics
 from fedjax_fair.results.comparison import noise_floor
-from fedjax_fair.results.datasets import configurations_as_methods, swept_settings
-from fedjax_fair.results.intervals import student
-from fedjax_fair.results.models import by_model
+from fedjax_fair.results.datasets import by_model, configurations_as_methods, swept_settings
+from fedjax_fair.results.formats import student
 from fedjax_fair.results.task_metrics import primary, validation
 from fedjax_fair.roles import PERSONALIZED
 from fedjax_fair.utils.terminal import escape_control_chars
@@ -99,7 +98,7 @@ def is_known(results: xr.Dataset, name: str) -> bool:
 
 def is_percent(values: xr.DataArray) -> bool:
     """Returns whether a variable is shown in percent."""
-    return units.is_percent(str(values.name), values.attrs.get("units", "1"))
+    return task_metrics.is_percent(str(values.name), values.attrs.get("units", "1"))
 
 
 def to_percent(values: xr.DataArray) -> xr.DataArray:

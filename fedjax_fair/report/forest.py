@@ -15,10 +15,9 @@ import numpy as np
 from fedjax_fair.report import drawing
 from fedjax_fair.report.document import text
 from fedjax_fair.results.comparison import MIN_SEEDS
-from fedjax_fair.results.intervals import format_number, format_p
-from fedjax_fair.results.model_names import method_of
-from fedjax_fair.results.task_metrics import digits
-from fedjax_fair.results.units import is_percent
+from fedjax_fair.results.datasets import method_of
+from fedjax_fair.results.formats import format_number, format_p
+from fedjax_fair.results.task_metrics import digits, is_percent
 
 if TYPE_CHECKING:
     import xarray as xr

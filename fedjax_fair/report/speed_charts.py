@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.results.intervals import student
-from fedjax_fair.results.model_names import is_repeated
+from fedjax_fair.results.datasets import is_repeated
+from fedjax_fair.results.formats import student
 
 if TYPE_CHECKING:
     import xarray as xr

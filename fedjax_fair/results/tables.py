@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedjax_fair.metrics import BY_NAME, group_fairness
 from fedjax_fair.metrics.group_noise import expected_difference, expected_largest, known_mean
 from fedjax_fair.metrics.quantities import ACCURACY
-from fedjax_fair.results.comparison import MIN_SEEDS, default_metrics, differences, noise_floor
-from fedjax_fair.results.datasets import (
-    configurations_as_methods,
-    final_metrics,
-    has_client_names,
-    swept_settings,
-)
-from fedjax_fair.results.intervals import format_mean, format_number
-from fedjax_fair.results.loss_gaps import (
+from fedjax_fair.results.client_values import (
     REFERENCE,
     REFERENCES,
     has_loss_gaps,
     loss_gaps,
     share_worse_off,
 )
-from fedjax_fair.results.model_names import MARK, method_of, reference
-from fedjax_fair.results.models import by_model
+from fedjax_fair.results.comparison import (
+    NOISE_FLOOR,
+    STAR,
+    about_references,
+    default_metrics,
+    differences,
+    noise_floor,
+)
+from fedjax_fair.results.datasets import (
+    MARK,
+    at_common_time,
+    by_model,
+    configurations_as_methods,
+    final_metrics,
+    has_client_names,
+    method_of,
+    swept_settings,
+    when,
+)
+from fedjax_fair.results.formats import Table, format_mean, format_number
 from fedjax_fair.results.sensitive_groups import (
     describe_empty_cells,
     feature_counts,
@@ -44,7 +54,6 @@ from fedjax_fair.results.task_metrics import (
     unit,
     validation,
 )
-from fedjax_fair.results.virtual_time import at_common_time, when
 from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
@@ -52,10 +61,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROUP_FLOOR",
-    "NOISE_FLOOR",
-    "STAR",
-    "Table",
-    "about_references",
     "add_central",
     "clients_table",
     "devices_table",
@@ -82,16 +87,6 @@ def sweep_columns(dataset: xr.Dataset) -> dict[str, str]:
     return {name: heading for name, heading in columns.items() if name in dataset}
 
 
-STAR = (
-    f"*: statistically significant (p below .05 after Holm's correction, {MIN_SEEDS} seeds or more)"
-)
-"""Meaning of the mark of a difference."""
-
-NOISE_FLOOR = (
-    "Noise floor: differences of this size appear by chance alone, because test sets are finite."
-)
-"""Meaning of a noise floor."""
-
 _MAX_OUTPUTS = 10
 """Targets in a table."""
 
@@ -115,22 +110,6 @@ _CELLS = (
     "Clients: number with a difference. Smallest cell: least number of test examples of a rate, "
     "and of one of these clients."
 )
-
-
-class Table(NamedTuple):
-    """A table of text.
-
-    Attributes:
-        title: What it shows.
-        headings: One per column; the first column names the rows.
-        rows: One cell per heading. Lines of a cell after the first are details of its value.
-        note: How to read the cells.
-    """
-
-    title: str
-    headings: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    note: str
 
 
 def final_tables(dataset: xr.Dataset) -> list[Table]:
@@ -596,23 +575,6 @@ def _table(title: str, dataset: xr.Dataset, columns: dict[str, list[str]], note:
     """A row per method, a column per heading."""
     rows = list(zip(_names(dataset), *columns.values(), strict=True))
     return Table(title, ("method", *columns), rows, note)
-
-
-def about_references(names: list[str], baseline: str) -> str:
-    """Describes which models are compared, if there are personalized ones."""
-    methods = {method_of(name) for name in names}
-    own = {method_of(name) for name in names if name.endswith(MARK)}
-    if not own:
-        return ""
-    parts = ["global models with global ones, personalized with personalized"]
-    if own != methods:
-        serving = reference(f"{method_of(baseline)}{MARK}", names, baseline)
-        parts.append(
-            f"personalized ones with {serving}, which serves the clients"
-            if method_of(baseline) not in own
-            else f"methods without personalized models with {serving}"
-        )
-    return f" Compared: {'; '.join(parts)}."
 
 
 def _names(dataset: xr.Dataset) -> list[str]:

@@ -33,7 +33,7 @@ from fedjax_fair.app.settings.config import (
     TrainingConfig,
 )
 from fedjax_fair.app.terminal.termination import Terminated, Termination
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.files import locked
 from fedjax_fair.schedules import Synchronous
 from fedjax_fair.timing import ClientTimes
 from fedjax_fair.training.loop import Callback, Evaluation
