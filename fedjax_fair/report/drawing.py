@@ -35,6 +35,8 @@ _gini = jax.jit(jax.vmap(fairness.gini))
 _DASHES = ("-", "--", ":")
 _MAX_MARKED = 3
 """Evaluations of a curve that are marked; a line through a single one would be invisible."""
+_PLACES = 121
+"""Times of a curve; between two of them a line is drawn, although values are steps."""
 
 
 def variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
@@ -129,6 +131,32 @@ def mean_so_far(results: xr.Dataset, name: str) -> xr.DataArray:
     rounds = np.arange(1, values.sizes["training_round"] + 1)
     sums = values.cumsum("training_round", skipna=False)
     return sums.assign_coords(training_round=rounds) / rounds
+
+
+def by_time(values: xr.DataArray, times: xr.DataArray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the times and the values of the last evaluations until then, for each method.
+
+    Args:
+        values: Over ``algorithm``, ``seed`` and ``round``.
+        times: Times of the evaluations, with the same axes. A curve ends with the shortest run.
+
+    Returns:
+        Pairs of arrays ``[times]`` and ``[seeds, times]``; empty for a method without time.
+    """
+    curves = []
+    for method, of_method in zip(values.values, times.values, strict=True):
+        known = ~np.isnan(of_method)
+        if not known.any(axis=1).all():
+            curves.append((np.empty(0), np.empty((len(method), 0))))
+            continue
+        end = min(time[is_known].max() for time, is_known in zip(of_method, known, strict=True))
+        at = np.linspace(0, end, _PLACES)
+        runs = [
+            run[is_known][np.searchsorted(time[is_known], at, side="right") - 1]
+            for run, time, is_known in zip(method, of_method, known, strict=True)
+        ]
+        curves.append((at, np.stack(runs)))
+    return curves
 
 
 def gini_indices(counts: np.ndarray) -> np.ndarray:
