@@ -119,15 +119,19 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
         return [_sweep_table(by_model(dataset, serving=True))]
     models = by_model(dataset)
     methods = _add_worse_off(methods_table(*default_metrics(models)), dataset)
-    methods = add_central(methods, models)
-    gaps_alone = [_loss_gap_table(models)] if has_loss_gaps(models) else []
-    groups = [_groups_table(models)] if primary(models).group in models else []
-    clients = [clients_table(models)] if has_client_names(models) else []
-    unseen = unseen_tables(dataset)
-    of_outputs = [_outputs_table(models)] if "output" in models.dims else []
-    devices = [devices_table(models)] if "device_class_of" in models else []
-    others = (*of_outputs, *gaps_alone, *unseen, *groups, *devices, *clients)
-    return [methods, *others, *sensitive_group_tables(models)]
+    tables = [add_central(methods, models)]
+    if "output" in models.dims:
+        tables.append(_outputs_table(models))
+    if has_loss_gaps(models):
+        tables.append(_loss_gap_table(models))
+    tables += unseen_tables(dataset)
+    if primary(models).group in models:
+        tables.append(_groups_table(models))
+    if "device_class_of" in models:
+        tables.append(devices_table(models))
+    if has_client_names(models):
+        tables.append(clients_table(models))
+    return tables + sensitive_group_tables(models)
 
 
 def notes(dataset: xr.Dataset) -> list[str]:
@@ -345,15 +349,17 @@ def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
     for name in REFERENCES:
         if name not in dataset["algorithm"].values or quantity.client not in dataset:
             continue
-        # The noise floor has none.
-        cells = [*_means_of_runs(100 * share_worse_off(dataset, name)), ""]
         in_percent = "" if quantity == ACCURACY else ", in %"
-        table = table._replace(
-            headings=(*table.headings, f"worse than\n{name}"),
-            rows=[(*row, cell) for row, cell in zip(table.rows, cells, strict=False)],
-            note=f"{table.note} Worse than {name}: share of clients with {worse}{in_percent}.",
-        )
+        note = f"Worse than {name}: share of clients with {worse}{in_percent}."
+        cells = _means_of_runs(100 * share_worse_off(dataset, name))
+        table = _add_column(table, f"worse than\n{name}", cells, note)
     return table
+
+
+def _add_column(table: Table, heading: str, cells: list[str], note: str) -> Table:
+    """Adds a column to a table of methods, which is empty in the row of the noise floor."""
+    rows = [(*row, cell) for row, cell in zip(table.rows, [*cells, ""], strict=False)]
+    return Table(table.title, (*table.headings, heading), rows, f"{table.note} {note}")
 
 
 def _loss_gap_table(dataset: xr.Dataset) -> Table:
@@ -381,13 +387,9 @@ def add_central(table: Table, dataset: xr.Dataset) -> Table:
     if not measured:
         return table
     quantity = measured[0]
+    note = f"Central test: {quantity.heading} of the global model on test examples of no client."
     cells = _means(dataset, f"central_{quantity.name}", quantity.mean)
-    return table._replace(
-        headings=(*table.headings, "central\ntest"),
-        rows=[(*row, cell) for row, cell in zip(table.rows, [*cells, ""], strict=False)],
-        note=f"{table.note} Central test: {quantity.heading} of the global model on test examples "
-        "of no client.",
-    )
+    return _add_column(table, "central\ntest", cells, note)
 
 
 def methods_table(
