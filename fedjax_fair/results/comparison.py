@@ -57,10 +57,12 @@ __all__ = [
     "compare_means",
     "comparison_table",
     "default_metrics",
+    "describe_seeds",
     "differences",
     "gaps_by_feature",
     "noise_floor",
     "to_text",
+    "unit_of",
     "with_client_summaries",
 ]
 
@@ -456,7 +458,7 @@ def comparison_table(compared: xr.Dataset, digits: int, columns: Sequence[str] =
         checks.one_of("columns", name, tuple(COLUMNS))
     if len(set(columns)) < len(columns):
         raise ValueError(f"columns={columns}: expected each column once; remove the copies.")
-    unit, attributes = _unit(compared), compared.attrs
+    unit, attributes = unit_of(compared), compared.attrs
     form = f".{digits}f" if unit == "%" else ".4g"
     rows = []
     for row in _frame(compared).to_dict("records"):
@@ -515,9 +517,6 @@ def _cells(row: dict[str, Any], form: str) -> dict[str, str]:
 def _note(compared: xr.Dataset, columns: Sequence[str]) -> str:
     """Explains the columns."""
     attributes = compared.attrs
-    runs = np.unique(compared["seeds"].where(compared["seeds"] > 0, drop=True).values.astype(int))
-    runs = runs if runs.size else np.zeros(1, int)
-    seeds = f"{runs.min()}" if runs.size == 1 else f"{runs.min()} to {runs.max()}"
     parts = {
         "mean": "±: half of the 95% CI of the mean",
         "difference": STAR,
@@ -525,7 +524,7 @@ def _note(compared: xr.Dataset, columns: Sequence[str]) -> str:
         "seeds_needed": "Seeds needed: to detect this difference with probability 0.8",
         "noise_floor": NOISE_FLOOR.removesuffix("."),
     }
-    over = [f"Over {seeds} {'paired ' if attributes['paired'] else ''}seeds"]
+    over = [f"Over {describe_seeds(compared)}"]
     if left_out := attributes.get("seeds_left_out"):
         over[0] += f", without seed {left_out}, which not every method has"
     over += [parts.pop(name) for name in ("mean", "difference") if name in columns]
@@ -584,9 +583,9 @@ def to_text(
         if columns:
             raise ValueError(f"columns={tuple(columns)}: expected none for CSV, which has all.")
         frame, attributes = _frame(compared), compared.attrs
-        about = attributes["metric"], _unit(compared), escape_control_chars(attributes["baseline"])
-        for place, name in enumerate(("metric", "unit", "baseline")):
-            frame.insert(place, name, about[place])
+        frame.insert(0, "metric", attributes["metric"])
+        frame.insert(1, "unit", unit_of(compared))
+        frame.insert(2, "baseline", escape_control_chars(attributes["baseline"]))
         return to_csv(frame)
     if form == "latex":
         columns = columns or LATEX_COLUMNS
@@ -595,19 +594,28 @@ def to_text(
 
 
 def _frame(compared: xr.Dataset) -> pd.DataFrame:
-    """One row per method, the baseline first, in the unit of `_unit`."""
+    """One row per method, the baseline first, in the unit of `unit_of`."""
     import pandas as pd
 
     names = [*_OF_METHOD, *_OF_DIFFERENCE, *_WITHOUT_UNIT]
     baseline = {name: [float(compared[f"baseline_{name}"])] for name in _OF_METHOD}
     first = pd.DataFrame(baseline, [compared.attrs["baseline"]])
     frame: Any = pd.concat([first, compared[names].to_dataframe()])[names].astype(float)
-    if _unit(compared) == "%":
+    if unit_of(compared) == "%":
         frame[_OF_METHOD + _OF_DIFFERENCE] *= 100
     frame.insert(0, "method", [escape_control_chars(name) for name in frame.index])
     return frame
 
 
-def _unit(compared: xr.Dataset) -> str:
+def describe_seeds(compared: xr.Dataset) -> str:
+    """Returns the number of seeds of all differences, such as "3 to 5 paired seeds"."""
+    seeds = compared["seeds"].values
+    seeds = seeds[seeds > 0].astype(int) if (seeds > 0).any() else np.zeros(1, int)
+    number = " to ".join(dict.fromkeys(map(str, (seeds.min(), seeds.max()))))
+    return f"{number} {'paired ' if compared.attrs['paired'] else ''}seeds"
+
+
+def unit_of(compared: xr.Dataset) -> str:
+    """Returns the unit in which a comparison is shown; ``"1"`` if it has none."""
     unit = compared.attrs["units"] or "1"
     return "%" if is_percent(compared.attrs["metric"], unit) else unit
