@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_fair.metrics import paired
-from fedjax_fair.results.intervals import format_number
+from fedjax_fair.results.formats import format_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

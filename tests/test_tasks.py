@@ -11,7 +11,7 @@ import fedjax_fair as ff
 from fedjax_fair import results
 from fedjax_fair.metrics import predictions
 from fedjax_fair.results import task_metrics
-from fedjax_fair.results.comparison_table import comparison_table
+from fedjax_fair.results.comparison import comparison_table
 from fedjax_fair.results.tables import final_tables
 from fedjax_fair.roles import ClientMetric, Metric
 

@@ -13,7 +13,7 @@ from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
 from fedjax_fair.benchmark.report_contents import OVERALL, Contents, by_method, shown_measures
 from fedjax_fair.benchmark.report_tables import comparison_tables
 from fedjax_fair.report.document import text
-from fedjax_fair.results.tables import Table
+from fedjax_fair.results.formats import Table
 
 __all__ = ["anchor", "comparisons", "federation_tables", "link", "minus"]
 

@@ -17,7 +17,7 @@ from experiments.common import (
 )
 from experiments.reproduction import verdicts
 from experiments.reproduction.adapters_plan import ALL, FEDERATIONS, RANKS, ROUNDS
-from fedjax_fair.results.intervals import format_p
+from fedjax_fair.results.formats import format_p
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

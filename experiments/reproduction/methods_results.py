@@ -21,7 +21,7 @@ from experiments.reproduction.methods_plan import (
     SEEDS,
 )
 from fedjax_fair.metrics import paired
-from fedjax_fair.results.intervals import format_number, format_p
+from fedjax_fair.results.formats import format_number, format_p
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

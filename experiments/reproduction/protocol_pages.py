@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.common import markdown_table
 from experiments.reproduction import forests, pages, verdicts
-from fedjax_fair.results.intervals import format_p
+from fedjax_fair.results.formats import format_p
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

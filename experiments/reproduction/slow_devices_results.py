@@ -16,7 +16,7 @@ from experiments.common import (
     write_study,
 )
 from experiments.reproduction import verdicts
-from fedjax_fair.results.intervals import format_mean, format_p, student
+from fedjax_fair.results.formats import format_mean, format_p, student
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -29,7 +29,7 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.metrics import paired
-from fedjax_fair.results.intervals import format_number
+from fedjax_fair.results.formats import format_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,8 +20,8 @@ from fedjax_fair.faults import Trace
 from fedjax_fair.metrics import quantities
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results import task_metrics
+from fedjax_fair.results.formats import Interval, format_mean, student
 from fedjax_fair.results.history import client_coordinate
-from fedjax_fair.results.intervals import Interval, format_mean, student
 from fedjax_fair.roles import ClientMetric, Metric
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round

@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float
 
 from fedjax_fair.results.comparison import with_client_summaries
 from fedjax_fair.results.datasets import configurations_as_methods, final_metrics
-from fedjax_fair.results.intervals import format_mean, format_number
-from fedjax_fair.results.tables import Table
+from fedjax_fair.results.formats import Table, format_mean, format_number
 from fedjax_fair.results.task_metrics import better, primary, scale
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.terminal import escape_control_chars

@@ -23,9 +23,8 @@ from fedjax_fair.metrics.local_global_thresholds import (
     fit_local_global_thresholds,
 )
 from fedjax_fair.metrics.thresholds import COUNTED, Constraint, count_scores, sum_counted
-from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.formats import Table, format_mean
 from fedjax_fair.results.sensitive_groups import group_names
-from fedjax_fair.results.tables import Table
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.utils.terminal import escape_control_chars
 

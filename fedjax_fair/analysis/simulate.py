@@ -18,7 +18,7 @@ from jaxtyping import Int, PyTree
 
 from fedjax_fair import results
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.results.timing_variables import record
+from fedjax_fair.results.history import record_timing
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.rounds.round_state import Traffic
 from fedjax_fair.timing.client_times import QUANTITIES
@@ -197,7 +197,7 @@ def _history(records: dict[str, Any], num_clients: int, eval_every: int) -> resu
         "bytes_up": bytes_up,
         "bytes_down": bytes_down,
         "update_nonfinite": np.zeros(clients.shape[:2], np.int8),
-        **record(timing),
+        **record_timing(timing),
     }
     num_seeds, num_rounds, _ = clients.shape
     evaluated = _evaluated(num_rounds, eval_every)

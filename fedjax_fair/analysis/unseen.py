@@ -25,8 +25,7 @@ from fedjax_fair.evaluation.client_predictions import (
 from fedjax_fair.evaluation.clients import client_performance, personalized_performance
 from fedjax_fair.metrics.quantities import client_metrics
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.results.history import client_coordinate
-from fedjax_fair.results.quantity_variables import describe, units_of
+from fedjax_fair.results.history import client_coordinate, describe_quantity, units_of
 from fedjax_fair.roles import ClientMetric, Model, Variables
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.client_state import make_client
@@ -240,7 +239,7 @@ def _described(
         for name, unit in (of_task | {"loss": units["loss"]}).items():
             found[f"{kind}_{name}"] = {"long_name": f"Test {name} {place}", "units": unit}
         for metric in client_metrics(task, metrics):
-            _, attributes = describe(metric, units)[f"test_{metric.name}"]
+            _, attributes = describe_quantity(metric, units)[f"test_{metric.name}"]
             long_name = f"{metric.description} {place}"
             found[f"{kind}_{metric.name}"] = attributes | {"long_name": long_name}
         if are_sequences(unseen.test.labels):

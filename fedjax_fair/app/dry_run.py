@@ -18,7 +18,7 @@ from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.plan import Plan, measure_plan, plan
-from fedjax_fair.results.tables import Table
+from fedjax_fair.results.formats import Table
 from fedjax_fair.utils.terminal import format_columns
 
 __all__ = ["as_json", "as_toml", "format_plan", "num_compilations", "plans", "print_dry_run"]

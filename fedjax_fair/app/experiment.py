@@ -28,7 +28,7 @@ from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.files import locked
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.batch import RunBatch

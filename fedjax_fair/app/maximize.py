@@ -15,7 +15,7 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.config import Maximize
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.report import maximization_page
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.files import locked
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular.checked_arrays import as_known_epsilon
 from fedjax_fair.submodular.federated import method_comparison

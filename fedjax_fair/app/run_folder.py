@@ -38,8 +38,14 @@ from fedjax_fair.app.settings.config import Config, Maximize
 from fedjax_fair.app.settings.names import change
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.tables.table_encoding import TableEncoding
-from fedjax_fair.results.files import add_file_name, check_orbax_path, write_text
-from fedjax_fair.results.log import corrected_log, format_line, read_log
+from fedjax_fair.results.files import (
+    add_file_name,
+    check_orbax_path,
+    corrected_log,
+    format_line,
+    read_log,
+    write_text,
+)
 from fedjax_fair.training.loop import Callback, Evaluation
 from fedjax_fair.utils.warning import warn
 

@@ -20,8 +20,7 @@ from fedjax_fair.app.run_record import check_record, command, environment, write
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.defaults import by_section, unset_defaults
 from fedjax_fair.parallel.mesh import num_run_groups
-from fedjax_fair.results.files import write_text
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.files import locked, write_text
 from fedjax_fair.results.history import name_coordinates
 from fedjax_fair.training.fingerprint import describe_run, differences
 from fedjax_fair.training.fit import fit

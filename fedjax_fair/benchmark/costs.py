@@ -11,7 +11,7 @@ from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.protocol import SETTINGS
 from fedjax_fair.benchmark.runner import Plan
 from fedjax_fair.benchmark.unit import is_done
-from fedjax_fair.results.tables import Table
+from fedjax_fair.results.formats import Table
 
 __all__ = ["Cost", "estimate", "measured"]
 

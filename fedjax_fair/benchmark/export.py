@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedjax_fair.benchmark import measures, tuning
 from fedjax_fair.benchmark.federations import variables_of
 from fedjax_fair.benchmark.runner import read_folder
-from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.files import write_bytes
+from fedjax_fair.results.formats import to_csv
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:

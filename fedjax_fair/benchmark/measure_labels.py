@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_fair.benchmark.federations import quantity_of
 from fedjax_fair.metrics.quantities import ACCURACY
-from fedjax_fair.results.intervals import format_half_width, format_number
+from fedjax_fair.results.formats import format_half_width, format_number
 
 __all__ = [
     "GROUPS",

@@ -24,8 +24,7 @@ from fedjax_fair.benchmark.protocol import (
 from fedjax_fair.metrics import fairness
 from fedjax_fair.metrics.quantities import ACCURACY, Quantity
 from fedjax_fair.results import sensitive_groups
-from fedjax_fair.results.model_names import MARK
-from fedjax_fair.results.models import by_model
+from fedjax_fair.results.datasets import MARK, by_model
 from fedjax_fair.results.task_metrics import sign, validation
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from fedjax_fair.benchmark.collected import Collected, units_of
 from fedjax_fair.benchmark.federations import variables_of
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.metrics.quantities import ACCURACY
-from fedjax_fair.results.csv_text import from_cell, to_csv
 from fedjax_fair.results.files import write_text
+from fedjax_fair.results.formats import from_cell, to_csv
 from fedjax_fair.utils.terminal import one_line
 
 __all__ = ["read", "write"]

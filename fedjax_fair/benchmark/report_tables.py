@@ -20,10 +20,7 @@ from fedjax_fair.benchmark.report_contents import (
     shown_measures,
     unit_of,
 )
-from fedjax_fair.results.comparison_table import latex, markdown
-from fedjax_fair.results.csv_text import to_csv
-from fedjax_fair.results.intervals import format_number, format_p
-from fedjax_fair.results.tables import Table
+from fedjax_fair.results.formats import Table, format_number, format_p, latex, markdown, to_csv
 from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["ORDER_LABELS", "comparison_tables", "result_tables", "verdict_of", "write_tables"]

@@ -35,8 +35,7 @@ from fedjax_fair.benchmark.unit import (
     run_unit,
 )
 from fedjax_fair.parallel.cores import num_usable_cores
-from fedjax_fair.results.files import write_text
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.files import locked, write_text
 from fedjax_fair.training import executable_cache
 from fedjax_fair.training.loop import Callback, DivergenceError
 from fedjax_fair.utils import checks

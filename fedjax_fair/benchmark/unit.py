@@ -31,7 +31,7 @@ from fedjax_fair.benchmark.train import Run, train, train_in_pieces
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.metrics.quantities import Quantity
 from fedjax_fair.results import sensitive_groups
-from fedjax_fair.results.models import by_model
+from fedjax_fair.results.datasets import by_model
 from fedjax_fair.results.task_metrics import sign, validation
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import run

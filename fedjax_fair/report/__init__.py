@@ -7,11 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedjax_fair.report import device_plots, drawing, forest, groups, plots, selection
-from fedjax_fair.report.analyses import attained, bias_gaps, contribution_bars
+from fedjax_fair.report.analyses import attained, bias_gaps, contribution_bars, threshold_gaps
 from fedjax_fair.report.page import page
-from fedjax_fair.report.threshold_gaps import threshold_gaps
+from fedjax_fair.results.client_values import has_loss_gaps
 from fedjax_fair.results.datasets import swept_settings
-from fedjax_fair.results.loss_gaps import has_loss_gaps
 from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.report import drawing, speed_charts
+from fedjax_fair.report import drawing
 from fedjax_fair.results import task_metrics
-from fedjax_fair.results.datasets import class_names, has_client_names
-from fedjax_fair.results.intervals import student
-from fedjax_fair.results.model_names import is_repeated
+from fedjax_fair.results.datasets import at_common_time, class_names, has_client_names, is_repeated
+from fedjax_fair.results.formats import student
 from fedjax_fair.results.task_metrics import primary
-from fedjax_fair.results.virtual_time import at_common_time
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,7 +24,11 @@ __all__ = ["contents", "curve_of"]
 _MAX_VALUES = 1_200_000
 """Values and cohort members of single clients on a page: 3.2 MB, two bytes each in base64."""
 
+_TIME_AXES = {"virtual_time": "virtual time (s)", "client_seconds": "time of clients (s)"}
+"""Variables that charts may have as their axis in place of rounds, and their labels."""
+
 _MAX_CLIENTS = 1000
+_MAX_TASKS = 40
 _MISSING = 65535
 _SEEDS = ("seed", "round")
 
@@ -78,13 +80,13 @@ def contents(dataset: xr.Dataset, floors: np.ndarray) -> dict[str, Any]:
         numbers["times"] = {
             name: {"label": label} | {kind: _curves_by(dataset, values, name)
                                       for kind, values in over_time.items()}
-            for name, label in speed_charts.AXES.items()
+            for name, label in _TIME_AXES.items()
         }  # fmt: skip
         of_class = f"class_device_{quantity.name}"
         classes = _in_unit(dataset, of_class, ("device_class", *_SEEDS))
         classes = classes.transpose("device_class", ...)
         numbers["class_speed"] = _curves_by(dataset, classes, "virtual_time")
-        numbers |= speed_charts.speed(dataset)
+        numbers |= _speed(dataset)
     if "aggregation_nmi" in dataset:
         agreement = drawing.mean_so_far(dataset, "aggregation_nmi")
         numbers["cluster_agreement"] = [
@@ -111,7 +113,7 @@ def _curves_by(dataset: xr.Dataset, values: xr.DataArray, clock: str) -> list[An
     if values.ndim == 4:
         return [_curves_by(dataset, each, clock) for each in values]
     times = drawing.by_method(dataset, clock, _SEEDS)
-    return [curve_of(at, runs) for at, runs in speed_charts.by_time(values, times)]
+    return [curve_of(at, runs) for at, runs in drawing.by_time(values, times)]
 
 
 def curve_of(places: np.ndarray, runs: np.ndarray) -> Curve:
@@ -228,3 +230,62 @@ def _packed(values: np.ndarray) -> str:
     """Encodes integers below 65,535 in two bytes each, little-endian, and others as 65,535."""
     integers = np.where(np.isfinite(values), np.rint(values), _MISSING)
     return base64.b64encode(integers.astype("<u2").tobytes()).decode()
+
+
+def _speed(dataset: xr.Dataset) -> dict[str, Any]:
+    """Returns names of device classes, and for each method whose results count and when.
+
+    ``class_shares`` has for each class the share of the clients, and means with intervals of the
+    shares of results and weights, in percent; ``staleness`` the share of the results of each class
+    by staleness; ``tasks`` the first tasks of the first seed, as start, end, class and whether the
+    result counts. These are None for a method whose cohorts are those of another entry.
+    """
+    names = [str(name) for name in dataset["algorithm"].values]
+    classes = [str(name) for name in dataset["device_class"].values]
+    found: dict[str, Any] = {"classes": classes, "class_shares": [], "staleness": [], "tasks": []}
+    for name in names:
+        own = dataset.sel(algorithm=name)
+        has_cohorts = not is_repeated(name, names) and bool(own["virtual_time"].notnull().any())
+        charts = _of_method(own, len(classes)) if has_cohorts else (None, None, None)
+        for kind, values in zip(("class_shares", "staleness", "tasks"), charts, strict=True):
+            found[kind].append(values)
+    return found
+
+
+def _of_method(own: xr.Dataset, num_classes: int) -> tuple[Any, Any, Any]:
+    """Returns the shares, the staleness and the tasks of one method."""
+    clients, responded, staleness, starts, ends = (
+        own[f"cohort_{name}"].transpose("seed", "training_round", "slot").values
+        for name in ("clients", "responded", "staleness", "dispatched", "arrived")
+    )
+    clients = np.nan_to_num(clients, nan=-1).astype(int)
+    of_client = own["device_class_of"].values.astype(int)
+    of_client = np.broadcast_to(of_client, (len(clients), of_client.shape[-1]))
+    kinds = np.stack([row[run] for row, run in zip(of_client, clients, strict=True)])
+    counts = (clients >= 0) & (responded > 0)
+    histograms = [_histogram(staleness[counts & (kinds == c)]) for c in range(num_classes)]
+    tasks = np.stack([each[0].ravel() for each in (starts, ends, kinds, counts)], axis=1)
+    tasks = tasks[(clients[0].ravel() >= 0) & (tasks[:, 1] > tasks[:, 0])]
+    first = tasks[np.argsort(tasks[:, 0], kind="stable")][:_MAX_TASKS]
+    shares = np.bincount(of_client.ravel(), minlength=num_classes) / of_client.size
+    return _class_shares(own, 100 * shares), histograms, first.tolist()
+
+
+def _class_shares(own: xr.Dataset, of_clients: np.ndarray) -> list[list[Any]]:
+    """Returns the shares of clients, results and weights of each class, in percent."""
+    columns: list[Any] = [of_clients.tolist()]
+    for kind in ("participation", "weight"):
+        runs = own[f"class_{kind}_share"].transpose("seed", "device_class", "round").values
+        # A run without results has no shares.
+        last = [run[:, np.flatnonzero(~np.isnan(run).all(axis=0))[-1:]] for run in runs]
+        last = [run[:, 0] if run.size else np.full(len(run), np.nan) for run in last]
+        intervals = np.stack(student(100 * np.stack(last, axis=1)), axis=1)
+        columns.append([_numbers(row) for row in intervals])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _histogram(staleness: np.ndarray) -> list[list[float]]:
+    """Returns each staleness from 0 and its share of the results, in percent."""
+    counts = np.bincount(staleness.astype(int))
+    shares = 100 * counts / max(staleness.size, 1)
+    return [list(range(counts.size)), shares.round(3).tolist()]

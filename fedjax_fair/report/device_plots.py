@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedjax_fair.report import drawing, speed_charts
-from fedjax_fair.results.models import by_model
+from fedjax_fair.report import drawing
+from fedjax_fair.results.datasets import by_model
 from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def device_curves(results: xr.Dataset, metric: str | None = None) -> Figure:
     times = drawing.by_method(results, "virtual_time", ("seed", "round"))
     figure, panels = drawing.panels(values.sizes["device_class"])
     for axes, of_class in zip(panels, values.transpose("device_class", ...), strict=True):
-        curves = speed_charts.by_time(of_class, times)
+        curves = drawing.by_time(of_class, times)
         for (at, runs), look in zip(curves, drawing.styles(values), strict=True):
             dims = ("algorithm", "seed", "virtual_time")
             drawing.draw_curves(axes, xr.DataArray(runs[None], {"virtual_time": at}, dims), [look])

@@ -7,7 +7,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from fedjax_fair.results.tables import Table
+from fedjax_fair.results.formats import Table
 from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = [

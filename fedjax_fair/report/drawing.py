@@ -12,11 +12,10 @@ import numpy as np
 
 from fedjax_fair.metrics import fairness
 from fedjax_fair.metrics.quantities import ACCURACY
-from fedjax_fair.results import units
+from fedjax_fair.results import task_metrics
 from fedjax_fair.results.comparison import noise_floor
-from fedjax_fair.results.datasets import configurations_as_methods, swept_settings
-from fedjax_fair.results.intervals import student
-from fedjax_fair.results.models import by_model
+from fedjax_fair.results.datasets import by_model, configurations_as_methods, swept_settings
+from fedjax_fair.results.formats import student
 from fedjax_fair.results.task_metrics import primary, validation
 from fedjax_fair.roles import PERSONALIZED
 from fedjax_fair.utils.terminal import escape_control_chars
@@ -36,6 +35,8 @@ _gini = jax.jit(jax.vmap(fairness.gini))
 _DASHES = ("-", "--", ":")
 _MAX_MARKED = 3
 """Evaluations of a curve that are marked; a line through a single one would be invisible."""
+_PLACES = 121
+"""Times of a curve; between two of them a line is drawn, although values are steps."""
 
 
 def variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
@@ -99,7 +100,7 @@ def is_known(results: xr.Dataset, name: str) -> bool:
 
 def is_percent(values: xr.DataArray) -> bool:
     """Returns whether a variable is shown in percent."""
-    return units.is_percent(str(values.name), values.attrs.get("units", "1"))
+    return task_metrics.is_percent(str(values.name), values.attrs.get("units", "1"))
 
 
 def to_percent(values: xr.DataArray) -> xr.DataArray:
@@ -130,6 +131,32 @@ def mean_so_far(results: xr.Dataset, name: str) -> xr.DataArray:
     rounds = np.arange(1, values.sizes["training_round"] + 1)
     sums = values.cumsum("training_round", skipna=False)
     return sums.assign_coords(training_round=rounds) / rounds
+
+
+def by_time(values: xr.DataArray, times: xr.DataArray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the times and the values of the last evaluations until then, for each method.
+
+    Args:
+        values: Over ``algorithm``, ``seed`` and ``round``.
+        times: Times of the evaluations, with the same axes. A curve ends with the shortest run.
+
+    Returns:
+        Pairs of arrays ``[times]`` and ``[seeds, times]``; empty for a method without time.
+    """
+    curves = []
+    for method, of_method in zip(values.values, times.values, strict=True):
+        known = ~np.isnan(of_method)
+        if not known.any(axis=1).all():
+            curves.append((np.empty(0), np.empty((len(method), 0))))
+            continue
+        end = min(time[is_known].max() for time, is_known in zip(of_method, known, strict=True))
+        at = np.linspace(0, end, _PLACES)
+        runs = [
+            run[is_known][np.searchsorted(time[is_known], at, side="right") - 1]
+            for run, time, is_known in zip(method, of_method, known, strict=True)
+        ]
+        curves.append((at, np.stack(runs)))
+    return curves
 
 
 def gini_indices(counts: np.ndarray) -> np.ndarray:

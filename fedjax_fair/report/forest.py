@@ -14,11 +14,10 @@ import numpy as np
 
 from fedjax_fair.report import drawing
 from fedjax_fair.report.document import text
-from fedjax_fair.results.comparison import MIN_SEEDS
-from fedjax_fair.results.intervals import format_number, format_p
-from fedjax_fair.results.model_names import method_of
+from fedjax_fair.results.comparison import MIN_SEEDS, describe_seeds, unit_of
+from fedjax_fair.results.datasets import method_of
+from fedjax_fair.results.formats import format_number, format_p
 from fedjax_fair.results.task_metrics import digits
-from fedjax_fair.results.units import is_percent
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -92,7 +91,8 @@ def differences(
         axes.set_yticks(range(len(rows)), labels or [""] * len(rows))
         heading = textwrap.fill(drawing.escape_mathtext(_heading(one)), _WIDTH)
         axes.set_xlabel(heading, size=9)
-    note = _note(panels[0]) + ("; diamonds: published" if published else "")
+    note = f"95% CI over {describe_seeds(panels[0])}; filled: p below .05 (Holm), "
+    note += f"{MIN_SEEDS} seeds or more" + ("; diamonds: published" if published else "")
     figure.supxlabel(drawing.escape_mathtext(note), size=8, color="0.35")
     return figure
 
@@ -144,14 +144,10 @@ def _rows(compared: xr.Dataset, published: Mapping[str, float] | None = None) ->
     """Returns a tuple per method, in the unit of the axis; limits are NaN for a single seed."""
     in_unit = ["difference", "low", "high"]
     frame = compared[[*in_unit, "p", "is_significant"]].to_dataframe()
-    frame[in_unit] *= 100 if _is_percent(compared) else 1
+    frame[in_unit] *= 100 if unit_of(compared) == "%" else 1
     frame["method"] = frame.index.astype(str)
     frame["published"] = [(published or {}).get(name, np.nan) for name in frame["method"]]
     return list(frame.itertuples())
-
-
-def _is_percent(compared: xr.Dataset) -> bool:
-    return is_percent(compared.attrs["metric"], compared.attrs.get("units") or "1")
 
 
 def _digits(compared: xr.Dataset) -> int:
@@ -161,23 +157,7 @@ def _digits(compared: xr.Dataset) -> int:
     return digits(shown.to_dataset(name=metric), metric)
 
 
-def _unit(compared: xr.Dataset) -> str:
-    """Returns the unit of the axis."""
-    return "points" if _is_percent(compared) else compared.attrs.get("units") or "1"
-
-
 def _heading(compared: xr.Dataset) -> str:
     name = compared.attrs.get("long_name") or compared.attrs["metric"]
-    unit = "" if _unit(compared) == "1" else f" ({_unit(compared)})"
+    unit = {"1": "", "%": " (points)"}.get(unit_of(compared), f" ({unit_of(compared)})")
     return f"{name}: difference to {method_of(compared.attrs['baseline'])}{unit}"
-
-
-def _note(compared: xr.Dataset) -> str:
-    seeds = compared["seeds"].values[compared["seeds"].values > 0].astype(int)
-    seeds = seeds if seeds.size else np.zeros(1, int)
-    low, high = (format_number(float(end), ".0f") for end in (seeds.min(), seeds.max()))
-    count = low if low == high else f"{low} to {high}"
-    paired = "paired " if compared.attrs["paired"] else ""
-    return (
-        f"95% CI over {count} {paired}seeds; filled: p below .05 (Holm), {MIN_SEEDS} seeds or more"
-    )

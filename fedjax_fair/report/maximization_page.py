@@ -10,8 +10,7 @@ import numpy as np
 from fedjax_fair.report import drawing
 from fedjax_fair.report.contents import curve_of
 from fedjax_fair.report.document import details, drawn_document, html_table, section, text
-from fedjax_fair.results.intervals import format_mean
-from fedjax_fair.results.tables import Table
+from fedjax_fair.results.formats import Table, format_mean
 from fedjax_fair.submodular.federated.method_comparison import GREEDY, POPULAR
 from fedjax_fair.utils.terminal import escape_control_chars
 

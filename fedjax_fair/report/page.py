@@ -28,15 +28,16 @@ from fedjax_fair.results import (
 )
 from fedjax_fair.results.comparison import MIN_SEEDS, compare_means
 from fedjax_fair.results.datasets import (
+    at_common_time,
+    by_model,
     configurations_as_methods,
     has_client_names,
+    method_of,
     swept_settings,
+    when,
 )
-from fedjax_fair.results.intervals import format_mean
-from fedjax_fair.results.model_names import method_of
-from fedjax_fair.results.models import by_model
+from fedjax_fair.results.formats import Table, format_mean
 from fedjax_fair.results.tables import (
-    Table,
     add_central,
     clients_table,
     methods_table,
@@ -45,7 +46,6 @@ from fedjax_fair.results.tables import (
     unseen_tables,
 )
 from fedjax_fair.results.task_metrics import primary
-from fedjax_fair.results.virtual_time import at_common_time, when
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.report import drawing
 from fedjax_fair.results.datasets import swept_settings
-from fedjax_fair.results.intervals import student
+from fedjax_fair.results.formats import student
 from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:

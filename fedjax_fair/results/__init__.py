@@ -48,22 +48,31 @@ Variables:
 """
 
 from fedjax_fair.results import task_metrics
-from fedjax_fair.results.client_summaries import client_summaries
-from fedjax_fair.results.comparison import compare, default_metrics, differences, noise_floor
-from fedjax_fair.results.comparison_table import to_text
-from fedjax_fair.results.datasets import class_based, combine, final_metrics, merge_runs
+from fedjax_fair.results.client_values import client_summaries, loss_gaps, share_worse_off
+from fedjax_fair.results.comparison import (
+    compare,
+    default_metrics,
+    differences,
+    noise_floor,
+    to_text,
+)
+from fedjax_fair.results.datasets import (
+    at_seconds,
+    by_model,
+    class_based,
+    combine,
+    final_metrics,
+    merge_runs,
+)
 from fedjax_fair.results.files import open, save
 from fedjax_fair.results.history import (
     PARTITION_VARIABLES,
     RECORDED,
+    Devices,
     History,
     partition_dataset,
     to_dataset,
 )
-from fedjax_fair.results.loss_gaps import loss_gaps, share_worse_off
-from fedjax_fair.results.models import by_model
-from fedjax_fair.results.timing_variables import Devices
-from fedjax_fair.results.virtual_time import at_seconds
 
 __all__ = [
     "PARTITION_VARIABLES",

@@ -1,4 +1,4 @@
-"""Operations on Datasets of results: combination of runs, final and class-based metrics."""
+"""Datasets of results: combination of runs, separation of models, and evaluations at a time."""
 
 from __future__ import annotations
 
@@ -10,23 +10,32 @@ import numpy as np
 
 from fedjax_fair import metrics
 from fedjax_fair.results.history import PARTITION_VARIABLES
-from fedjax_fair.results.model_names import MARK, method_of
 from fedjax_fair.results.task_metrics import primary, sign, validation
+from fedjax_fair.roles import PERSONALIZED
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
+    "MARK",
+    "at_common_time",
+    "at_seconds",
+    "by_model",
+    "check_one_kind",
     "class_based",
     "class_names",
     "combine",
     "configurations_as_methods",
     "final_metrics",
     "has_client_names",
+    "is_repeated",
     "join_partitions",
     "merge_runs",
+    "method_of",
+    "reference",
     "swept_settings",
+    "when",
 ]
 
 _PLACE = "algorithm_and_settings"
@@ -355,3 +364,201 @@ def class_based(dataset: xr.Dataset) -> xr.Dataset:
             {"long_name": f"{long_name}, standard error", "units": attributes["units"]}
         )
     return xr.Dataset(columns, attrs=dataset.attrs)
+
+
+def by_model(results: xr.Dataset, *, serving: bool = False) -> xr.Dataset:
+    """Separates global and personalized models, as entries of ``algorithm``.
+
+    ``ditto`` is followed by ``ditto (personalized)``, whose metrics have the names of those of
+    global models. Methods without a global model have one entry. Results without personalized
+    models are unchanged.
+
+    Args:
+        results: Results of methods, also of a sweep, or of a single method.
+        serving: Whether to omit the global models of methods with personalized ones, so that
+            each method has the entry of the models that serve the clients.
+
+    Examples:
+        >>> import xarray as xr
+        >>> dims = ("algorithm", "seed", "round")
+        >>> runs = xr.Dataset(
+        ...     {
+        ...         "accuracy_mean_clients": (dims, [[[0.5]], [[0.6]]]),
+        ...         "personalized_accuracy_mean_clients": (dims, [[[float("nan")]], [[0.7]]]),
+        ...     },
+        ...     {"algorithm": ["fedavg", "ditto"]},
+        ... )
+        >>> by_model(runs)["algorithm"].values.tolist()
+        ['fedavg', 'ditto', 'ditto (personalized)']
+        >>> by_model(runs).accuracy_mean_clients.values.ravel().tolist()
+        [0.5, 0.6, 0.7]
+    """
+    import xarray as xr
+
+    own = [str(name) for name in results if str(name).startswith(PERSONALIZED)]
+    if not own:
+        return results
+    if "algorithm" not in results.dims:
+        name = str(results["algorithm"].values) if "algorithm" in results.coords else "run"
+        results = combine({name: results.drop_vars("algorithm", errors="ignore")})
+    models = results.drop_vars(own)
+    counterparts = {name: name.removeprefix(PERSONALIZED) for name in own}
+    personalized = models.assign(
+        {
+            other: results[name].assign_attrs(models[other].attrs if other in models else {})
+            for name, other in counterparts.items()
+        }
+    )
+    # Personalized models have no values of classes and of a central test set.
+    for name in [name for name in models if str(name).startswith(("class_accuracy", "central_"))]:
+        personalized[name] = models[name] * np.nan
+    parts: list[xr.Dataset] = []
+    for i, name in enumerate(map(str, results["algorithm"].values)):
+        has_own = any(_is_measured(results, name, i) for name in own)
+        has_global = any(_is_measured(models, name, i) for name in counterparts.values())
+        if not has_own or (has_global and not serving):
+            parts.append(models.isel(algorithm=[i]))
+        if has_own:
+            part = personalized.isel(algorithm=[i])
+            parts.append(part.assign_coords(algorithm=[f"{name}{MARK}"]))
+    return xr.concat(
+        parts, "algorithm", data_vars="minimal", coords="minimal", compat="override",
+        join="override", combine_attrs="override",
+    )  # fmt: skip
+
+
+def _is_measured(results: xr.Dataset, name: str, method: int) -> bool:
+    return name in results and bool(results[name].isel(algorithm=method).notnull().any())
+
+
+MARK = " (personalized)"
+"""End of the names of personalized models."""
+
+
+def method_of(name: str) -> str:
+    """Returns the method of an entry of `by_model`."""
+    return name.removesuffix(MARK)
+
+
+def is_repeated(name: str, names: list[str]) -> bool:
+    """Returns whether an entry has the cohorts of another one, that of the global model."""
+    return name.endswith(MARK) and method_of(name) in names
+
+
+def reference(name: str, names: list[str], baseline: str) -> str | None:
+    """Returns the entry of a baseline method that an entry of `by_model` is compared with.
+
+    Global models are compared with global ones, personalized ones with personalized ones. A method
+    without personalized models, on either side, has the model that serves the client on both.
+
+    Returns:
+        The entry; None if the baseline has no such model.
+
+    Examples:
+        >>> names = ["fedavg", "ditto", "ditto (personalized)"]
+        >>> [reference(name, names, "ditto") for name in names]
+        ['ditto (personalized)', 'ditto', 'ditto (personalized)']
+        >>> [reference(name, names, "fedavg") for name in names]
+        ['fedavg', 'fedavg', 'fedavg']
+    """
+    method = method_of(baseline)
+    serving = f"{method}{MARK}" if f"{method}{MARK}" in names else method
+    is_global = f"{name}{MARK}" in names
+    wanted = method if is_global else serving
+    return wanted if wanted in names else None
+
+
+_KIND = "is_asynchronous"
+
+
+def at_seconds(dataset: xr.Dataset, seconds: float) -> xr.Dataset:
+    """Returns the last evaluation of every run at or before a virtual time.
+
+    Values are never interpolated: the model of a run is that of its last update.
+
+    Args:
+        dataset: Results with virtual time.
+        seconds: The time, which all runs have reached.
+
+    Returns:
+        Results with one entry of ``round``, without coordinate, and the attribute ``at_seconds``.
+
+    Raises:
+        ValueError: If a method has no virtual time, or a run has ended before.
+
+    Examples:
+        >>> import xarray as xr
+        >>> per_run = ("algorithm", "seed", "round")
+        >>> runs = xr.Dataset(
+        ...     {
+        ...         "loss": (per_run, [[[3.0, 2.0, 1.0]], [[3.0, 2.5, 2.0]]]),
+        ...         "virtual_time": (per_run, [[[0.0, 6.0, 12.0]], [[0.0, 5.0, 10.0]]]),
+        ...     },
+        ...     {"algorithm": ["fedavg", "fedbuff"]},
+        ... )
+        >>> at_seconds(runs, 10.0).loss.values.ravel().tolist()
+        [2.0, 2.0]
+    """
+    checks.positive("at_seconds", seconds)
+    lengths = _lengths(dataset, f"at_seconds={seconds:g}")
+    if (least := lengths.min()) < seconds:
+        name = lengths.where(lengths == least, drop=True)["algorithm"].values[0]
+        raise ValueError(
+            f"at_seconds={seconds:g}: a run of {name} has ended at {float(least)} virtual "
+            "seconds; expected at most that, or train it for longer."
+        )
+    last = (dataset["virtual_time"] <= seconds).cumsum("round").argmax("round")
+    dataset = dataset.drop_vars(["round", _KIND], errors="ignore")
+    selected = dataset.isel(round=last.expand_dims("round", -1))
+    return selected.assign_attrs(at_seconds=float(seconds))
+
+
+def at_common_time(dataset: xr.Dataset) -> xr.Dataset:
+    """Returns results at the last time that all runs have reached, if rounds are not comparable.
+
+    Results of one kind of schedule are unchanged.
+    """
+    if _two_kinds(dataset) is None:
+        return dataset
+    return at_seconds(dataset, float(_lengths(dataset, "results").min()))
+
+
+def when(dataset: xr.Dataset) -> str:
+    """Returns when the last evaluation was, for a sentence."""
+    seconds = dataset.attrs.get("at_seconds")
+    return "after the last round" if seconds is None else f"at {seconds:g} virtual seconds"
+
+
+def check_one_kind(dataset: xr.Dataset) -> None:
+    """Raises a ``ValueError`` if a comparison by round would mix kinds of schedules."""
+    if (names := _two_kinds(dataset)) is not None:
+        raise ValueError(
+            f"{' and '.join(names)} have rounds of different length; compare with --at-seconds T, "
+            "or results.at_seconds(dataset, T)."
+        )
+
+
+def _lengths(dataset: xr.Dataset, what: str) -> xr.DataArray:
+    """Returns the virtual time at the end of every run, over ``algorithm``."""
+    if "algorithm" not in dataset.dims:
+        dataset = dataset.drop_vars("algorithm", errors="ignore").expand_dims(algorithm=["run"])
+    missing = dataset["algorithm"].values
+    if "virtual_time" in dataset:
+        lengths = dataset["virtual_time"].max("round")
+        lengths = lengths.min([dim for dim in lengths.dims if dim != "algorithm"])
+        if not (is_missing := np.isnan(lengths.values)).any():
+            return lengths
+        missing = missing[is_missing]
+    raise ValueError(
+        f"{what}: {', '.join(map(str, missing))} has no virtual time; expected methods with a "
+        "schedule; train them with Round(..., schedule=schedules.Synchronous(times))."
+    )
+
+
+def _two_kinds(dataset: xr.Dataset) -> list[str] | None:
+    """Returns the first method of each kind of schedule; None if there is one kind or none."""
+    if _KIND not in dataset or "algorithm" not in dataset[_KIND].dims:
+        return None
+    kinds = dataset[_KIND].max([dim for dim in dataset[_KIND].dims if dim != "algorithm"])
+    found = [kinds["algorithm"].values[kinds.values == kind] for kind in (0, 1)]
+    return [str(names[0]) for names in found] if all(map(len, found)) else None

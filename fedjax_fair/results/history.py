@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from fedjax_fair import metrics
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.metrics.quantities import ACCURACY, Quantity
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.results import quantity_variables, sensitive_groups, timing_variables
-from fedjax_fair.roles import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Model, Task
-from fedjax_fair.rounds.round_state import RoundInfo, Traffic
+from fedjax_fair.results import sensitive_groups
+from fedjax_fair.roles import (
+    LABEL_UNIT,
+    PERSONALIZED,
+    ClientMetric,
+    ClientMetrics,
+    Metric,
+    Model,
+    Task,
+)
+from fedjax_fair.rounds.round_state import RoundInfo, RoundTiming, Traffic
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,12 +32,17 @@ if TYPE_CHECKING:
 __all__ = [
     "PARTITION_VARIABLES",
     "RECORDED",
+    "Devices",
     "History",
     "client_coordinate",
+    "describe_quantity",
     "metric_attributes",
     "name_coordinates",
+    "name_quantities",
     "partition_dataset",
+    "record_timing",
     "to_dataset",
+    "units_of",
 ]
 
 PARTITION_VARIABLES = ("train_examples", "test_examples", "validation_examples", "group")
@@ -55,10 +71,40 @@ _PER_SLOT = {
     "nonfinite": ("Whether the update sent is not finite", "1"),
     "state_nonfinite": ("Whether the client's new state is not finite and was not stored", "1"),
 }
+"""Fields of ``RoundInfo`` over the slots of cohorts: long name and unit."""
+
+_QUANTITY_PARTS = {
+    "sensitive_group": ("groups", ("sensitive_group",),
+                        "pooled test examples of each sensitive group"),
+    "client_group": ("client_groups", ("client", "sensitive_group"),
+                     "test examples of each client and sensitive group"),
+    "sensitive_feature": ("features", ("sensitive_value",),
+                          "pooled test examples of each value of a sensitive feature"),
+    "output": ("outputs", ("output",), "pooled test examples, of each target"),
+}  # fmt: skip
+"""Kinds of values of quantities besides those of clients: field, dimensions and description."""
+
 _OF_LOSSES = ("test", "validation", "sensitive_group", "client_group", "sensitive_feature")
 """Variables of losses that sequences have a perplexity of too."""
 
 _PER_EVALUATION = ("summaries", "metrics")
+
+_TOTAL = {"population": "all clients", "weighting": "sum"}
+"""Attributes of bytes and seconds."""
+
+
+class Devices(NamedTuple):
+    """The devices of clients, and how they are scheduled.
+
+    Attributes:
+        names: Names of the device classes.
+        classes: Class of each client, also ``[seeds, clients]``.
+        is_asynchronous: Whether the model is updated while clients train.
+    """
+
+    names: tuple[str, ...]
+    classes: Int[np.ndarray, "*seeds clients"]
+    is_asynchronous: bool
 
 
 class History:
@@ -84,10 +130,10 @@ class History:
         """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
         values: dict[str, Any] = {name: getattr(metrics, name) for name in RECORDED}
         values |= metrics.custom | sensitive_groups.record(metrics.sensitive)
-        values |= quantity_variables.record(metrics)
+        values |= _record_quantities(metrics)
         if (own := metrics.personalized) is not None:
             measured = {name: getattr(own, name) for name in _OF_MODELS} | own.custom
-            measured |= sensitive_groups.record(own.sensitive) | quantity_variables.record(own)
+            measured |= sensitive_groups.record(own.sensitive) | _record_quantities(own)
             values |= {f"{PERSONALIZED}{name}": value for name, value in measured.items()}
         self._evaluated.append(round)
         self._records["summaries"].append(summaries)
@@ -107,7 +153,7 @@ class History:
         }
         rounds["update_nonfinite"] = (~info.finite).astype(np.int8)
         if info.timing is not None:
-            rounds |= timing_variables.record(info.timing)
+            rounds |= record_timing(info.timing)
         for name, record in (
             ("rounds", rounds),
             ("selection", info.selector),
@@ -151,7 +197,7 @@ def to_dataset(
     custom_metrics: Sequence[Metric | ClientMetric] = (),
     model: Model | None = None,
     num_trained: int = 0,
-    devices: timing_variables.Devices | None = None,
+    devices: Devices | None = None,
 ) -> xr.Dataset:
     """Converts the records of a run to a Dataset.
 
@@ -171,13 +217,13 @@ def to_dataset(
     rounds = recorded["rounds"]
     columns: dict[str, Any] = {}
     task: Task = "classification" if model is None else model.task
-    units = quantity_variables.units_of(data, model)
+    units = units_of(data, model)
     described = {
         name: ((dim,), _attributes(long_name, units["loss"] if unit == "nat" else unit))
         for name, (dim, long_name, unit) in RECORDED.items()
     }
     for metric in metrics.quantities.client_metrics(task, custom_metrics):
-        described |= quantity_variables.describe(metric, units)
+        described |= describe_quantity(metric, units)
     for name, values in recorded["metrics"].items():
         known = name.removeprefix(PERSONALIZED)
         is_undefined = task == "regression" and known.endswith("_accuracy")
@@ -228,7 +274,7 @@ def to_dataset(
             attributes = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
             columns[f"{role}_{name}"] = (per_round[: values.ndim], values, attributes)
     columns |= _communication(recorded, traffic) | _partition_variables(data)
-    columns |= timing_variables.columns(rounds, recorded["evaluated"], devices)
+    columns |= _timing_variables(rounds, recorded["evaluated"], devices)
     for prefix in ("", PERSONALIZED):
         if data.groups is not None:
             columns |= _group_metrics(columns, np.asarray(data.groups), prefix)
@@ -244,14 +290,14 @@ def to_dataset(
         columns |= _perplexities(columns, prefix) if is_sequence else {}
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
     coordinates |= name_coordinates(data) | sensitive_groups.coordinate(data)
-    coordinates |= timing_variables.coordinate(devices)
+    coordinates |= {} if devices is None else {"device_class": list(devices.names)}
     if rounds:
         _, num_rounds, slots = rounds["clients"].shape
         coordinates |= {"training_round": np.arange(num_rounds), "slot": np.arange(slots)}
     coordinates |= _output_coordinate(columns, data)
     attributes: dict[str, Any] = {"data": data.name, "label_skew_only": int(data.label_skew_only)}
     found = metrics.quantities.quantities_of(task, custom_metrics, sequences=is_sequence)
-    attributes |= quantity_variables.attribute(found)
+    attributes |= name_quantities(found)
     dataset = xr.Dataset(columns, coords=coordinates, attrs=attributes)
     return dataset.assign(metrics.speed.summarize(dataset)) if rounds and devices else dataset
 
@@ -346,12 +392,14 @@ def _communication(recorded: dict[str, Any], traffic: Traffic) -> dict[str, Any]
 
     def total(mask, name, each, others: Any = 0):
         sizes = mask * np.asarray(recorded["rounds"].get(name, each), np.int64)
-        sums = (sizes.sum(axis=2) + others).cumsum(axis=1)
-        return np.pad(sums, [(0, 0), (1, 0)])[:, recorded["evaluated"]]
+        return _so_far((sizes.sum(axis=2) + others).cumsum(axis=1), recorded["evaluated"])
 
-    attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
     return {
-        name: (("seed", "round"), values, {"long_name": f"Sent {way} clients so far"} | attributes)
+        name: (
+            ("seed", "round"),
+            values,
+            _attributes(f"Sent {way} clients so far", "byte") | _TOTAL,
+        )
         for name, values, way in (
             ("bytes_up", total(responders, "bytes_up", traffic.up), "by"),
             ("bytes_down", total(receivers, "bytes_down", traffic.down, discarded), "to"),
@@ -397,3 +445,107 @@ def _partition_variables(data: FederatedData) -> dict[str, Any]:
         attributes = {"long_name": "Ground-truth group"}
         columns["group"] = ((*run, "client"), np.asarray(data.groups), attributes)
     return columns
+
+
+def _record_quantities(clients: ClientMetrics) -> dict[str, Any]:
+    """Returns values of quantities that are not of clients alone, by name of the variable."""
+    if clients.quantities is None:
+        return {}
+    return {
+        f"{kind}_{name}": value
+        for kind, (field, *_) in _QUANTITY_PARTS.items()
+        for name, value in getattr(clients.quantities, field).items()
+    }
+
+
+def describe_quantity(
+    metric: ClientMetric, units: dict[str, str]
+) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
+    """Returns the dimensions after seed and round, and the attributes, of variables by name."""
+    about = {"units": units.get(metric.unit, metric.unit), "better": metric.better}
+    about |= {"heading": metric.heading or metric.name, "scale": metric.scale}
+    parts: dict[str, tuple[tuple[str, ...], str]] = {
+        kind: (("client",), f"{kind} examples") for kind in ("test", "validation")
+    }
+    parts |= {kind: (dims, text) for kind, (_, dims, text) in _QUANTITY_PARTS.items()}
+    return {
+        f"{kind}_{metric.name}": (dims, {"long_name": f"{metric.description}, {text}"} | about)
+        for kind, (dims, text) in parts.items()
+    }
+
+
+def units_of(data: FederatedData, model: Model | None) -> dict[str, str]:
+    """Returns the units of results in place of those of metrics.
+
+    An error has the unit of the label if the user gave it, else the unit of the column of the label
+    if its name is known; an error of classes counts them. The loss has the unit of the model's.
+    """
+    label = "1"
+    if data.train.has_targets:
+        names = () if data.encoding is None else data.encoding.label
+        label = data.label_unit or (f"unit of {', '.join(names)}" if names else LABEL_UNIT)
+    units = {LABEL_UNIT: label, f"({LABEL_UNIT})^2": label if label == "1" else f"({label})^2"}
+    loss = "nat" if model is None else model.loss_unit
+    return units | {"loss": units.get(loss, loss)}
+
+
+def name_quantities(quantities: Sequence[Quantity]) -> dict[str, str]:
+    """Returns the attribute of results that names their quantities; none for accuracy alone."""
+    names = [each.name for each in quantities]
+    return {} if names == [ACCURACY.name] else {"quantities": json.dumps(names)}
+
+
+def record_timing(timing: RoundTiming) -> dict[str, np.ndarray]:
+    """Returns arrays ``[seeds, rounds, ...]`` of a chunk of rounds, times in seconds."""
+    return {
+        "staleness": np.asarray(timing.staleness),
+        "dispatched": timing.dispatched.as_seconds(),
+        "arrived": timing.arrived.as_seconds(),
+        "update_time": timing.clock.as_seconds(),
+        "spent": timing.spent.as_seconds(),
+        "lost": timing.lost.as_seconds(),
+        "num_discarded": np.asarray(timing.num_discarded),
+    }
+
+
+def _timing_variables(
+    rounds: Mapping[str, np.ndarray], evaluated: np.ndarray, devices: Devices | None
+) -> dict[str, Any]:
+    """Returns the variables of recorded rounds at the rounds ``evaluated``; none without devices.
+
+    Arrays of rounds are those of `record_timing`, and empty without rounds.
+    """
+    if devices is None:
+        return {}
+    run = ("seed",) * (devices.classes.ndim - 1)
+    device_class = ((*run, "client"), devices.classes, {"long_name": "Device class"})
+    found: dict[str, Any] = {"device_class_of": device_class}
+    if not rounds:
+        return found
+    per_round, over = ("seed", "training_round"), ("seed", "round")
+    for name, long_name, unit in (
+        ("staleness", "Updates of the model since the version that the client was sent", "updates"),
+        ("dispatched", "Virtual time at which the task started", "s"),
+        ("arrived", "Virtual time at which the result arrived", "s"),
+    ):
+        attributes = _attributes(long_name, unit)
+        found[f"cohort_{name}"] = ((*per_round, "slot"), rounds[name], attributes)
+    times = rounds["update_time"]
+    found["update_time"] = (per_round, times, _attributes("Virtual time after the round", "s"))
+    spent, lost = (_so_far(rounds[name].cumsum(axis=1), evaluated) for name in ("spent", "lost"))
+    for name, dims, values, long_name in (
+        ("virtual_time", over, _so_far(times, evaluated), "Virtual time"),
+        ("client_seconds", over, spent.sum(axis=2), "Time of all tasks so far"),
+        ("class_seconds", (*over, "device_class"), spent, "Time of all tasks so far"),
+        ("class_lost_seconds", (*over, "device_class"), lost, "Time of tasks without effect"),
+    ):
+        found[name] = (dims, values, _attributes(long_name, "s") | _TOTAL)
+    attributes = {"long_name": "Whether the model is updated while clients train"}
+    kind = np.full(len(spent), devices.is_asynchronous, np.int8)
+    return found | {"is_asynchronous": ("seed", kind, attributes)}
+
+
+def _so_far(values: np.ndarray, evaluated: np.ndarray) -> np.ndarray:
+    """Returns cumulative values after each round, ``[seeds, rounds, ...]``, at evaluations."""
+    padding = [(0, 0), (1, 0)] + [(0, 0)] * (values.ndim - 2)
+    return np.pad(values, padding)[:, evaluated]

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedjax_fair.metrics import BY_NAME, group_fairness
 from fedjax_fair.metrics.group_noise import expected_difference, expected_largest, known_mean
 from fedjax_fair.metrics.quantities import ACCURACY
-from fedjax_fair.results.comparison import MIN_SEEDS, default_metrics, differences, noise_floor
-from fedjax_fair.results.datasets import (
-    configurations_as_methods,
-    final_metrics,
-    has_client_names,
-    swept_settings,
-)
-from fedjax_fair.results.intervals import format_mean, format_number
-from fedjax_fair.results.loss_gaps import (
+from fedjax_fair.results.client_values import (
     REFERENCE,
     REFERENCES,
     has_loss_gaps,
     loss_gaps,
     share_worse_off,
 )
-from fedjax_fair.results.model_names import MARK, method_of, reference
-from fedjax_fair.results.models import by_model
+from fedjax_fair.results.comparison import (
+    NOISE_FLOOR,
+    STAR,
+    about_references,
+    default_metrics,
+    differences,
+    noise_floor,
+)
+from fedjax_fair.results.datasets import (
+    MARK,
+    at_common_time,
+    by_model,
+    configurations_as_methods,
+    final_metrics,
+    has_client_names,
+    method_of,
+    swept_settings,
+    when,
+)
+from fedjax_fair.results.formats import Table, format_mean, format_number
 from fedjax_fair.results.sensitive_groups import (
     describe_empty_cells,
     feature_counts,
@@ -44,7 +54,6 @@ from fedjax_fair.results.task_metrics import (
     unit,
     validation,
 )
-from fedjax_fair.results.virtual_time import at_common_time, when
 from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
@@ -52,10 +61,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROUP_FLOOR",
-    "NOISE_FLOOR",
-    "STAR",
-    "Table",
-    "about_references",
     "add_central",
     "clients_table",
     "devices_table",
@@ -82,16 +87,6 @@ def sweep_columns(dataset: xr.Dataset) -> dict[str, str]:
     return {name: heading for name, heading in columns.items() if name in dataset}
 
 
-STAR = (
-    f"*: statistically significant (p below .05 after Holm's correction, {MIN_SEEDS} seeds or more)"
-)
-"""Meaning of the mark of a difference."""
-
-NOISE_FLOOR = (
-    "Noise floor: differences of this size appear by chance alone, because test sets are finite."
-)
-"""Meaning of a noise floor."""
-
 _MAX_OUTPUTS = 10
 """Targets in a table."""
 
@@ -117,22 +112,6 @@ _CELLS = (
 )
 
 
-class Table(NamedTuple):
-    """A table of text.
-
-    Attributes:
-        title: What it shows.
-        headings: One per column; the first column names the rows.
-        rows: One cell per heading. Lines of a cell after the first are details of its value.
-        note: How to read the cells.
-    """
-
-    title: str
-    headings: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    note: str
-
-
 def final_tables(dataset: xr.Dataset) -> list[Table]:
     """Summarizes the last evaluation of methods and ground-truth groups, or of a sweep."""
     dataset = at_common_time(dataset)
@@ -140,15 +119,19 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
         return [_sweep_table(by_model(dataset, serving=True))]
     models = by_model(dataset)
     methods = _add_worse_off(methods_table(*default_metrics(models)), dataset)
-    methods = add_central(methods, models)
-    gaps_alone = [_loss_gap_table(models)] if has_loss_gaps(models) else []
-    groups = [_groups_table(models)] if primary(models).group in models else []
-    clients = [clients_table(models)] if has_client_names(models) else []
-    unseen = unseen_tables(dataset)
-    of_outputs = [_outputs_table(models)] if "output" in models.dims else []
-    devices = [devices_table(models)] if "device_class_of" in models else []
-    others = (*of_outputs, *gaps_alone, *unseen, *groups, *devices, *clients)
-    return [methods, *others, *sensitive_group_tables(models)]
+    tables = [add_central(methods, models)]
+    if "output" in models.dims:
+        tables.append(_outputs_table(models))
+    if has_loss_gaps(models):
+        tables.append(_loss_gap_table(models))
+    tables += unseen_tables(dataset)
+    if primary(models).group in models:
+        tables.append(_groups_table(models))
+    if "device_class_of" in models:
+        tables.append(devices_table(models))
+    if has_client_names(models):
+        tables.append(clients_table(models))
+    return tables + sensitive_group_tables(models)
 
 
 def notes(dataset: xr.Dataset) -> list[str]:
@@ -366,15 +349,17 @@ def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
     for name in REFERENCES:
         if name not in dataset["algorithm"].values or quantity.client not in dataset:
             continue
-        # The noise floor has none.
-        cells = [*_means_of_runs(100 * share_worse_off(dataset, name)), ""]
         in_percent = "" if quantity == ACCURACY else ", in %"
-        table = table._replace(
-            headings=(*table.headings, f"worse than\n{name}"),
-            rows=[(*row, cell) for row, cell in zip(table.rows, cells, strict=False)],
-            note=f"{table.note} Worse than {name}: share of clients with {worse}{in_percent}.",
-        )
+        note = f"Worse than {name}: share of clients with {worse}{in_percent}."
+        cells = _means_of_runs(100 * share_worse_off(dataset, name))
+        table = _add_column(table, f"worse than\n{name}", cells, note)
     return table
+
+
+def _add_column(table: Table, heading: str, cells: list[str], note: str) -> Table:
+    """Adds a column to a table of methods, which is empty in the row of the noise floor."""
+    rows = [(*row, cell) for row, cell in zip(table.rows, [*cells, ""], strict=False)]
+    return Table(table.title, (*table.headings, heading), rows, f"{table.note} {note}")
 
 
 def _loss_gap_table(dataset: xr.Dataset) -> Table:
@@ -402,13 +387,9 @@ def add_central(table: Table, dataset: xr.Dataset) -> Table:
     if not measured:
         return table
     quantity = measured[0]
+    note = f"Central test: {quantity.heading} of the global model on test examples of no client."
     cells = _means(dataset, f"central_{quantity.name}", quantity.mean)
-    return table._replace(
-        headings=(*table.headings, "central\ntest"),
-        rows=[(*row, cell) for row, cell in zip(table.rows, [*cells, ""], strict=False)],
-        note=f"{table.note} Central test: {quantity.heading} of the global model on test examples "
-        "of no client.",
-    )
+    return _add_column(table, "central\ntest", cells, note)
 
 
 def methods_table(
@@ -596,23 +577,6 @@ def _table(title: str, dataset: xr.Dataset, columns: dict[str, list[str]], note:
     """A row per method, a column per heading."""
     rows = list(zip(_names(dataset), *columns.values(), strict=True))
     return Table(title, ("method", *columns), rows, note)
-
-
-def about_references(names: list[str], baseline: str) -> str:
-    """Describes which models are compared, if there are personalized ones."""
-    methods = {method_of(name) for name in names}
-    own = {method_of(name) for name in names if name.endswith(MARK)}
-    if not own:
-        return ""
-    parts = ["global models with global ones, personalized with personalized"]
-    if own != methods:
-        serving = reference(f"{method_of(baseline)}{MARK}", names, baseline)
-        parts.append(
-            f"personalized ones with {serving}, which serves the clients"
-            if method_of(baseline) not in own
-            else f"methods without personalized models with {serving}"
-        )
-    return f" Compared: {'; '.join(parts)}."
 
 
 def _names(dataset: xr.Dataset) -> list[str]:

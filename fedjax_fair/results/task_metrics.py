@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedjax_fair import metrics
+from fedjax_fair.metrics.group_fairness import CRITERIA
 from fedjax_fair.metrics.quantities import ACCURACY, Quantity
-from fedjax_fair.results.units import is_percent
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "better",
     "digits",
+    "is_percent",
     "primary",
     "quantities",
     "scale",
@@ -125,6 +126,29 @@ def unit(results: xr.Dataset, name: str) -> str:
     if is_percent(name, of_values):
         return "%"
     return "" if of_values == "1" else of_values
+
+
+def is_percent(name: str, unit: str = "1") -> bool:
+    """Returns whether tables and plots show a metric in percent.
+
+    These are accuracies, and differences of accuracies or of rates of sensitive groups.
+
+    Args:
+        name: Name of the variable.
+        unit: Unit of its values.
+
+    Examples:
+        >>> is_percent("accuracy_minimum"), is_percent("accuracy_gini")
+        (True, False)
+        >>> is_percent("perplexity_pooled"), is_percent("accuracy_entropy", "nat")
+        (False, False)
+    """
+    parts = ("accuracy", "sigma_acc", "client_dissimilarity", *CRITERIA)
+    return (
+        unit == "1"
+        and any(part in name for part in parts)
+        and not any(part in name for part in ("gini", "jain", "_ratio"))
+    )
 
 
 def scale(results: xr.Dataset, name: str) -> int:

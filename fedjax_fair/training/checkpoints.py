@@ -16,11 +16,11 @@ from fedjax_fair.parallel import processes
 from fedjax_fair.results import History
 from fedjax_fair.results.files import (
     check_orbax_path,
+    locked,
     verify_checksum,
     write_checksum,
     written_by_orbax,
 )
-from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.rounds.round_state import RoundState
 from fedjax_fair.training.best import BestModels, BestModelTracker
 from fedjax_fair.training.fingerprint import differences, is_code

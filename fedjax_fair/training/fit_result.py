@@ -16,8 +16,14 @@ from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.data.tables.table_encoding import TableEncoding
 from fedjax_fair.data.tables.table_files import is_table
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.results import quantity_variables
-from fedjax_fair.results.history import RECORDED, metric_attributes, name_coordinates
+from fedjax_fair.results.history import (
+    RECORDED,
+    describe_quantity,
+    metric_attributes,
+    name_coordinates,
+    name_quantities,
+    units_of,
+)
 from fedjax_fair.roles import Model, Variables
 from fedjax_fair.rounds.round_state import RoundState
 from fedjax_fair.training.compiled_runs import check_outputs
@@ -232,7 +238,7 @@ class FitResult(NamedTuple):
             call(evaluate, ((state, never[:, :0]), ()), model.shared, unnamed)
         )
         columns: dict[str, Any] = {}
-        units = quantity_variables.units_of(data, self.model)
+        units = units_of(data, self.model)
         for name in ("test_accuracy", "test_loss", "class_accuracy"):
             if self.model.task == "regression" and name != "test_loss":
                 continue
@@ -242,7 +248,7 @@ class FitResult(NamedTuple):
             columns[name] = (("seed", dim), getattr(clients, name), attributes)
         for metric in metrics.quantities.client_metrics(self.model.task, ()):
             name = f"test_{metric.name}"
-            _, attributes = quantity_variables.describe(metric, units)[name]
+            _, attributes = describe_quantity(metric, units)[name]
             columns[name] = (("seed", "client"), clients.custom[name], attributes)
         for metric in summary_metrics(self.model, data, ()):
             if metric.population in metrics.OF_TESTS:
@@ -255,7 +261,7 @@ class FitResult(NamedTuple):
         found = metrics.quantities.quantities_of(
             self.model.task, (), sequences=are_sequences(data.test.labels)
         )
-        attributes = {"data": data.name} | quantity_variables.attribute(found)
+        attributes = {"data": data.name} | name_quantities(found)
         return xr.Dataset(columns, coordinates, attributes)
 
 

@@ -10,7 +10,7 @@ import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair.analysis import group_rates_table, post_process, post_processing_table
-from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.formats import format_mean
 
 TOWNS = ("Aba", "Bern", "Cork")
 

@@ -16,8 +16,8 @@ from fedjax_fair.app.cli import main
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, Preset, TrainingConfig
 from fedjax_fair.app.terminal.console import format_results
-from fedjax_fair.results.comparison_table import comparison_table
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.comparison import comparison_table
+from fedjax_fair.results.files import locked
 from fedjax_fair.results.tables import final_tables
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")

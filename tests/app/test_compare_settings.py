@@ -6,7 +6,7 @@ import xarray as xr
 
 from fedjax_fair import results
 from fedjax_fair.app.cli import main
-from fedjax_fair.results.comparison_table import comparison_table
+from fedjax_fair.results.comparison import comparison_table
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 

@@ -9,10 +9,9 @@ import xarray as xr
 from fedjax_fair import results
 from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.metrics.quantities import ACCURACY
-from fedjax_fair.results.comparison import default_metrics
-from fedjax_fair.results.comparison_table import comparison_table
-from fedjax_fair.results.intervals import format_number
-from fedjax_fair.results.tables import Table, final_tables
+from fedjax_fair.results.comparison import comparison_table, default_metrics
+from fedjax_fair.results.formats import Table, format_number
+from fedjax_fair.results.tables import final_tables
 
 DIMS = ("algorithm", "seed", "round")
 

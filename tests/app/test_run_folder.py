@@ -33,7 +33,7 @@ from fedjax_fair.app.settings.config import (
     TrainingConfig,
 )
 from fedjax_fair.app.terminal.termination import Terminated, Termination
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.files import locked
 from fedjax_fair.schedules import Synchronous
 from fedjax_fair.timing import ClientTimes
 from fedjax_fair.training.loop import Callback, Evaluation
@@ -159,7 +159,7 @@ def test_a_folder_is_locked_by_one_process(tmp_path):
 def test_a_crash_releases_the_folder(tmp_path):
     program = f"""
 import os, pathlib
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.files import locked
 with locked(pathlib.Path({str(tmp_path)!r})):
     os._exit(9)
 """

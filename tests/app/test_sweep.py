@@ -24,7 +24,7 @@ from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, ModelConfig
 from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.app.sweep import sweep
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.files import locked
 from fedjax_fair.rounds import round
 from fedjax_fair.training import fingerprint
 from fedjax_fair.training.fit import fit

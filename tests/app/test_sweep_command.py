@@ -18,7 +18,7 @@ from fedjax_fair.app.settings.request import request
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.app.terminal.termination import Terminated
 from fedjax_fair.metrics.quantities import ACCURACY
-from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.formats import format_mean
 from fedjax_fair.results.tables import final_tables
 
 SHOWN = [getattr(ACCURACY, name) for name in ("mean", "worst", "spread", "dissimilarity")]

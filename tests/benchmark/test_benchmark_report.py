@@ -8,7 +8,7 @@ from page_contents import BLOCKS, FOUND_FEDERATIONS, FOUND_METHODS, make_found
 from fedjax_fair.benchmark import protocol, report
 from fedjax_fair.benchmark.report_contents import by_method, unit_of
 from fedjax_fair.benchmark.report_tables import comparison_tables, write_tables
-from fedjax_fair.results.comparison_table import markdown
+from fedjax_fair.results.formats import markdown
 
 
 def test_entries_are_ranked_and_change_no_rank():

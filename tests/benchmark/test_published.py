@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fedjax_fair.benchmark import published
-from fedjax_fair.results.csv_text import from_cell, to_csv
+from fedjax_fair.results.formats import from_cell, to_csv
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmark" / "embedded"
 

@@ -26,7 +26,7 @@ from fedjax_fair.benchmark import (
     runner,
     unit,
 )
-from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.results.files import locked
 from fedjax_fair.training import executable_cache
 
 pytestmark = pytest.mark.integration

@@ -9,7 +9,7 @@ import xarray as xr
 
 from fedjax_fair import metrics, results
 from fedjax_fair.report import forest
-from fedjax_fair.results.comparison_table import comparison_table
+from fedjax_fair.results.comparison import comparison_table
 
 METRIC = "accuracy_mean_clients"
 

@@ -15,7 +15,7 @@ from synthetic import make_results
 from fedjax_fair import aggregators, metrics, report, results, selectors, solvers
 from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.report.maximization_page import chosen_pictures, value_against_bits
-from fedjax_fair.results.intervals import format_number
+from fedjax_fair.results.formats import format_number
 from fedjax_fair.results.tables import final_tables
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.submodular.federated.method_comparison import GREEDY

@@ -10,7 +10,7 @@ import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair.app.cli import main
-from fedjax_fair.results.models import by_model
+from fedjax_fair.results.datasets import by_model
 from fedjax_fair.results.tables import final_tables
 
 RNG = np.random.default_rng(0)

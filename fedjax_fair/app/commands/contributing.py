@@ -25,12 +25,9 @@ from fedjax_fair.app.sweep import sweep_folder
 from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.app.terminal.termination import Termination
-from fedjax_fair.results.csv_text import to_csv
-from fedjax_fair.results.files import write_text
-from fedjax_fair.results.folder_lock import locked
-from fedjax_fair.results.intervals import format_mean
-from fedjax_fair.results.tables import Table
-from fedjax_fair.results.units import is_percent
+from fedjax_fair.results.files import locked, write_text
+from fedjax_fair.results.formats import Table, format_mean, to_csv
+from fedjax_fair.results.task_metrics import is_percent
 from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:

@@ -23,10 +23,14 @@ from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.sections import default_hint
 from fedjax_fair.app.terminal.console import format_results, format_table, letters, print_tables
-from fedjax_fair.results.comparison import default_metrics, gaps_by_feature
-from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
-from fedjax_fair.results.folder_lock import is_locked
-from fedjax_fair.results.log import read_evaluations, read_log
+from fedjax_fair.results.comparison import (
+    COLUMNS,
+    LATEX_COLUMNS,
+    comparison_table,
+    default_metrics,
+    gaps_by_feature,
+)
+from fedjax_fair.results.files import is_locked, read_evaluations, read_log
 from fedjax_fair.results.tables import progress_table
 from fedjax_fair.utils.terminal import (
     error_prefix,

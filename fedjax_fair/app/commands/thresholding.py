@@ -25,8 +25,8 @@ from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.sections import default_hint
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.metrics.thresholds import Constraint
-from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.files import write_text
+from fedjax_fair.results.formats import to_csv
 from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["FitThresholds"]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from fedjax_fair.metrics.definitions import HINT
 from fedjax_fair.report.maximization_page import maximization_table
-from fedjax_fair.results.tables import Table, final_tables, notes
+from fedjax_fair.results.formats import Table
+from fedjax_fair.results.tables import final_tables, notes
 from fedjax_fair.results.task_metrics import primary
 from fedjax_fair.utils.terminal import escape_control_chars
 

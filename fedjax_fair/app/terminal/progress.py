@@ -16,8 +16,7 @@ from rich.table import Column
 from rich.text import Text
 
 from fedjax_fair.metrics.quantities import Quantity
-from fedjax_fair.results.task_metrics import primary
-from fedjax_fair.results.units import is_percent
+from fedjax_fair.results.task_metrics import is_percent, primary
 from fedjax_fair.roles import PERSONALIZED
 from fedjax_fair.training.loop import Callback, Evaluation
 from fedjax_fair.utils.terminal import escape_control_chars

@@ -6,9 +6,9 @@ import xarray as xr
 
 from fedjax_fair import results
 from fedjax_fair.app.commands.show import Compare
-from fedjax_fair.results.comparison_table import comparison_table
+from fedjax_fair.results.comparison import comparison_table
+from fedjax_fair.results.datasets import at_common_time
 from fedjax_fair.results.tables import final_tables
-from fedjax_fair.results.virtual_time import at_common_time
 
 DIMS = ("algorithm", "seed", "round")
 METHODS, SEEDS, ROUNDS = ("fedavg", "fedbuff"), 6, [0, 1, 2, 3, 8]

@@ -10,7 +10,7 @@ import fedjax_fair as ff
 from fedjax_fair import report, results
 from fedjax_fair.app.cli import main
 from fedjax_fair.results import sensitive_groups
-from fedjax_fair.results.comparison_table import comparison_table
+from fedjax_fair.results.comparison import comparison_table
 from fedjax_fair.results.tables import sensitive_group_tables
 
 TOTAL = 240

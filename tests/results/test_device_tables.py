@@ -7,7 +7,7 @@ from conftest import linear_model, make_federation
 import fedjax_fair as ff
 from fedjax_fair import aggregators, schedules, selectors, solvers
 from fedjax_fair.report import device_plots
-from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.formats import format_mean
 from fedjax_fair.results.tables import final_tables
 from fedjax_fair.timing import ClientTimes
 

@@ -12,10 +12,15 @@ from scipy import stats
 import fedjax_fair as ff
 from fedjax_fair import results
 from fedjax_fair.metrics import paired
-from fedjax_fair.results.comparison import compare_means, default_metrics
-from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
+from fedjax_fair.results.comparison import (
+    COLUMNS,
+    LATEX_COLUMNS,
+    compare_means,
+    comparison_table,
+    default_metrics,
+)
 from fedjax_fair.results.datasets import configurations_as_methods
-from fedjax_fair.results.intervals import format_number
+from fedjax_fair.results.formats import format_number
 from fedjax_fair.results.tables import final_tables
 
 DIMS = ("algorithm", "seed", "round")

@@ -1,10 +1,10 @@
-"""Variables of virtual time in results."""
+"""Variables of virtual time and of bytes in results."""
 
 import numpy as np
 from conftest import linear_model, make_federation
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, results, schedules, selectors, solvers, timing
+from fedjax_fair import aggregators, faults, results, schedules, selectors, solvers, timing
 from fedjax_fair.metrics import speed
 from fedjax_fair.roles import ClientMetrics
 from fedjax_fair.rounds.round_state import RoundInfo, RoundTiming, Traffic
@@ -174,3 +174,23 @@ def test_runs_have_the_devices_and_times_of_their_schedule():
         np.testing.assert_array_equal(both["device_class_of"][run], kinds)
         for name in ("update_time", "class_weight_share", "first_arrival_time"):
             np.testing.assert_allclose(both[name][run], single[name][0])
+
+
+def test_unavailable_clients_receive_no_model(tmp_path):
+    """Others do, also if they drop out; as well after a run continues from a checkpoint."""
+    table = np.array([[1, 0, 0, 0, 0, 1], [1, 1, 1, 1, 0, 0]])
+    round = ff.Round(
+        linear_model(),
+        selectors.Full(),
+        solvers.SGD(0.1, 2, steps=1),
+        aggregators.Mean(),
+        faults=[faults.Trace(table), faults.Dropout(0.5)],
+    )
+    settings = {"eval_every": 1, "train_loss": False}
+    ff.fit(round, make_federation(), rounds=2, checkpoints=tmp_path, **settings)
+    dataset = ff.fit(round, make_federation(), rounds=4, checkpoints=tmp_path, **settings).dataset
+    size = 4 * 15
+    num_responses = dataset["cohort_responded"].values[0].sum(axis=1)
+    assert 0 < num_responses.sum() < 12
+    assert dataset["bytes_down"].values.tolist() == [[0, 2 * size, 6 * size, 8 * size, 12 * size]]
+    np.testing.assert_array_equal(dataset["bytes_up"][0, 1:], num_responses.cumsum() * size)

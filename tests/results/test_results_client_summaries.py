@@ -9,7 +9,7 @@ import fedjax_fair as ff
 from fedjax_fair.analysis import front
 from fedjax_fair.metrics import predictions
 from fedjax_fair.results import client_summaries, compare, task_metrics
-from fedjax_fair.results.comparison_table import comparison_table
+from fedjax_fair.results.comparison import comparison_table
 
 VALUES = [0.2, 0.5, 1.1, 0.4, 3, 0.6, 0.8, 0.7, 0.9, 0.3, 2, np.nan]
 SIGNED = [-3, 0.5, 2, np.nan]

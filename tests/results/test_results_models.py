@@ -9,7 +9,7 @@ from fedjax_fair.app.terminal.progress import _format_metrics
 from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.report import plots
 from fedjax_fair.results.comparison import default_metrics
-from fedjax_fair.results.model_names import reference
+from fedjax_fair.results.datasets import reference
 from fedjax_fair.results.tables import final_tables
 
 DIMS = ("algorithm", "seed", "round")
