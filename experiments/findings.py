@@ -72,8 +72,7 @@ def contrasts(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _values(table: pd.DataFrame, measure: str, criterion: str) -> dict[str, Any]:
     """Returns the values of a measure by federation, with a row per method."""
-    whole: Any = table
-    if not ((whole["measure"] == measure) & (whole["criterion"] == criterion)).any():
+    if not len(statistics.rows_of(table, measure, criterion)):
         return {}
     runs: Any = statistics.select(table, measure, criterion)
     parts = runs.groupby(level="federation", sort=False)
