@@ -208,7 +208,7 @@ def write_findings(published: Mapping[str, Collected], path: Path) -> tuple[int,
     made = with_intervals(made, len(kept))
     columns = ["track", *(name for name in made if name != "track")]
     text = made[columns].to_csv(index=False, float_format="%.5g")
-    rows = pd.concat([pd.read_csv(StringIO(text), dtype=str, keep_default_na=False), kept])
+    rows: Any = pd.concat([pd.read_csv(StringIO(text), dtype=str, keep_default_na=False), kept])
     order = rows["track"].map(list(TRACKS).index)
     table = rows.iloc[order.argsort(kind="stable")]
     table.to_csv(path, index=False, lineterminator="\n")

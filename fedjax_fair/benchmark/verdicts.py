@@ -352,7 +352,7 @@ def statements(ranks: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
     adjusted = np.where(rows["verdict"] == "equivalent", paired.holm(p.tolist()), np.nan)
     rows["p"] = np.where(rows["verdict"] == "equivalent", adjusted, rows["p"])
     of_ranks = ranks[ranks["order"] == STOPPED].assign(federation=OVERALL)
-    of_accuracies = differences[differences["measure"] == "accuracy"]
+    of_accuracies: Any = differences[differences["measure"] == "accuracy"]
     stopped = {}
     for own in (of_ranks, of_accuracies[of_accuracies["family"] == STOPPED]):
         stopped |= own.set_index(["federation", "method"])["verdict"].to_dict()
