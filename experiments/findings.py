@@ -5,7 +5,9 @@ of other methods and datasets, are written to ``docs/benchmark/TRACK``; what is 
 and what is undecided to ``docs/benchmark/README.md``.
 ``findings.csv`` has the numbers that pages quote: differences of each method to FedAvg, and of some
 pairs, on a dataset, in points, paired by block. Intervals are simultaneous over all its rows. Rows
-of variants with dropouts compare a method with itself without them.
+of variants with dropouts compare a method with itself without them. Rows of tracks that are not
+published stay as they are; if the number of rows has changed, publish all tracks together, so that
+all intervals have the same level.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +72,7 @@ def contrasts(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _values(table: pd.DataFrame, measure: str, criterion: str) -> dict[str, Any]:
     """Returns the values of a measure by federation, with a row per method."""
-    whole: Any = table
-    if not ((whole["measure"] == measure) & (whole["criterion"] == criterion)).any():
+    if not len(statistics.rows_of(table, measure, criterion)):
         return {}
     runs: Any = statistics.select(table, measure, criterion)
     parts = runs.groupby(level="federation", sort=False)
@@ -119,14 +121,15 @@ def findings(found: Collected) -> pd.DataFrame:
     return whole.assign(track=found.track)
 
 
-def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
+def with_intervals(table: pd.DataFrame, num_others: int = 0) -> pd.DataFrame:
     """Adds intervals that hold for all rows simultaneously: with Bonferroni's level 1 - 0.05 / n.
 
-    Any row of the table may be quoted, so that all of them count.
+    Any row of the table may be quoted, and any of ``num_others`` rows of other tracks, so that all
+    of them count.
     """
     from scipy import stats
 
-    level = statistics.LEVEL / len(table)
+    level = statistics.LEVEL / (len(table) + num_others)
     error = np.hypot(table["se_blocks"], table["se_pool"].fillna(0))
     half = stats.t.isf(level / 2, table["blocks"] - 1) * error
     return table.assign(
@@ -187,15 +190,29 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="folders of benchmarks")
     folders = parser.parse_args().folders
     whole = [publish(folder) for folder in folders]
-    path = DOCS / "findings.csv"
     last = {found.track: found for found in whole}  # A later one has the earlier ones.
-    tables: dict[Any, Any] = dict(list(read_rows(path, ["track"]).groupby("track")))
-    tables |= {track: findings(found) for track, found in last.items()}
-    whole_table = pd.concat([tables[track] for track in TRACKS if track in tables])
-    table = with_intervals(whole_table.reset_index(drop=True))
-    columns = ["track", *(name for name in table if name != "track")]
-    table[columns].to_csv(path, index=False, float_format="%.5g", lineterminator="\n")
-    print(f"{len(table)} rows, intervals of level {table['level'].iloc[0]:.6f}: {path.name}")
+    num_rows, levels = write_findings(last, DOCS / "findings.csv")
+    print(f"{num_rows} rows, intervals of level {', '.join(levels)}: findings.csv")
+
+
+def write_findings(published: Mapping[str, Collected], path: Path) -> tuple[int, list[str]]:
+    """Writes the rows of the published tracks, and keeps those of others as they are.
+
+    Returns:
+        The number of rows, and the levels of their intervals.
+    """
+    # Numbers of the file are rounded, and kept as text.
+    known = read_rows(path, ["track"], dtype=str, keep_default_na=False)
+    kept = known[~known["track"].isin(list(published))]
+    made = pd.concat([findings(found) for found in published.values()], ignore_index=True)
+    made = with_intervals(made, len(kept))
+    columns = ["track", *(name for name in made if name != "track")]
+    text = made[columns].to_csv(index=False, float_format="%.5g")
+    rows: Any = pd.concat([pd.read_csv(StringIO(text), dtype=str, keep_default_na=False), kept])
+    order = rows["track"].map(list(TRACKS).index)
+    table = rows.iloc[order.argsort(kind="stable")]
+    table.to_csv(path, index=False, lineterminator="\n")
+    return len(table), sorted(set(table["level"]))
 
 
 if __name__ == "__main__":

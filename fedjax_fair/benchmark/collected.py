@@ -202,17 +202,14 @@ def _join(own: Collected, published: Collected) -> Collected:
     # Another method may have the name of a plugin's method, so that its results are not mixed.
     replaced = set(own.methods.loc[own.methods["file"] != "", "method"])
 
-    theirs = {name: getattr(published, name) for name in _BY_UNIT}
-    theirs = {
-        name: table[[u not in units and u[1] not in replaced for u in units_of(table)]]
-        for name, table in theirs.items()
-    }
-    known = set(units_of(theirs["settings"]))
-    is_finished = [unit not in known for unit in units_of(own.cells)]
-    mine = {name: getattr(own, name) for name in _BY_UNIT} | {"cells": own.cells[is_finished]}
+    def kept(table: Any) -> Any:
+        return table[[u not in units and u[1] not in replaced for u in units_of(table)]]
+
+    known = set(units_of(kept(published.settings)))
+    own = own._replace(cells=own.cells[[unit not in known for unit in units_of(own.cells)]])
     joined: dict[str, Any] = {}
     for name in _BY_UNIT:
-        rows: Any = pd.concat([mine[name], theirs[name]], ignore_index=True)
+        rows: Any = pd.concat([getattr(own, name), kept(getattr(published, name))])
         joined[name] = rows.sort_values(_UNIT, kind="stable", ignore_index=True)
     others: Any = published.methods
     is_shown = [name in {method for _, method in known} - methods for name in others["method"]]

@@ -6,6 +6,7 @@ therefore has a description of each method that is not in the package.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -57,9 +58,12 @@ def record(folder: Path, methods: Iterable[str], part: PartConfig | None = None)
         # Results do not depend on the summary.
         given = part if part != PartConfig() else None
         code = describe(method=method._replace(summary=""), model=given)
+        checksums = {} if part is None else _checksums(part)
         file, shown = _file(folder, name), _describe(name, method)
         before = recorded(folder, name) if _has_results(folder, name) else {}
-        if before and (changed := differences(code, before["code"])):
+        # Descriptions by earlier versions have no checksums of files.
+        known = checksums if checksums.keys() <= before.get("code", {}).keys() else {}
+        if before and (changed := differences(code | known, before["code"])):
             path, value, former = changed[0]
             raise ValueError(
                 f"method={name!r}: {str(folder)!r} has results of other code or ranges "
@@ -67,7 +71,17 @@ def record(folder: Path, methods: Iterable[str], part: PartConfig | None = None)
                 "--output."
             )
         file.parent.mkdir(exist_ok=True)
-        write_text(file, json.dumps(shown._asdict() | {"code": code}, indent=2) + "\n")
+        write_text(file, json.dumps(shown._asdict() | {"code": code | checksums}, indent=2) + "\n")
+
+
+def _checksums(part: PartConfig) -> dict[str, str]:
+    """Returns the SHA-256 of the files of initial parameters; parameters of a run have none."""
+    files = {"weights": part.weights, "weights_names": part.weights_names}
+    return {
+        f"model.{setting} SHA-256": hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        for setting, file in files.items()
+        if file is not None and Path(file).is_file()
+    }
 
 
 def read(folder: Path, name: str) -> Description:

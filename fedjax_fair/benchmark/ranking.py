@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedjax_fair.benchmark.protocol import MEGABYTES, STOPPED
-from fedjax_fair.benchmark.statistics import direction, select
+from fedjax_fair.benchmark.statistics import direction, rows_of, select
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,10 +164,8 @@ def order(
     found = {}
     for name, (measure, criterion) in ORDERS.items():
         own = table[~table["federation"].isin(list(without_spread))] if name == "spread" else table
-        is_chosen = (own["measure"] == measure) & (own["criterion"] == criterion)
-        values = own[is_chosen & ~own["is_diverged"].astype(bool)].dropna(subset="value")
+        values = rows_of(own, measure, criterion)
+        values = values[~values["is_diverged"].astype(bool)].dropna(subset="value")
         if values["seed"].nunique() > 1:
-            found[name] = ranks(
-                own, measure, criterion, [one for one in ranked if one in reference]
-            )
+            found[name] = ranks(own, measure, criterion, set(ranked) & set(reference))
     return found

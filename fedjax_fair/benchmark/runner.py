@@ -40,6 +40,7 @@ from fedjax_fair.training import executable_cache
 from fedjax_fair.training.loop import Callback, DivergenceError
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.terminal import one_line
+from fedjax_fair.utils.warning import subject
 
 __all__ = ["Plan", "failed_units", "failures", "load", "plan", "prepare", "read_folder", "run"]
 
@@ -204,7 +205,7 @@ def _finish(
 
     unit.folder.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(unit.folder):
+        with locked(unit.folder), subject(f"{unit.method} on {unit.federation.name}"):
             run_unit(unit, track, data, show_run)
         (unit.folder / _FAILED).unlink(missing_ok=True)
         outcome = "done"

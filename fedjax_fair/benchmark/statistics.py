@@ -32,6 +32,7 @@ __all__ = [
     "direction",
     "estimate",
     "replace_diverged",
+    "rows_of",
     "select",
     "step_down",
 ]
@@ -63,8 +64,6 @@ HIGHER_IS_BETTER = (
 
 _SPREADS = ("standard_deviation", "dissimilarity")
 """Other measures in the unit of the accuracy, or of another quantity."""
-
-_COLUMNS = ("federation", "method", "criterion", "seed", "measure", "value", "is_diverged")
 
 
 def direction(measure: str) -> int:
@@ -128,6 +127,11 @@ def replace_diverged(
     return table.assign(value=table["value"].astype(float).mask(is_replaced, found))
 
 
+def rows_of(measures: pd.DataFrame, measure: str, criterion: str) -> Any:
+    """Returns the rows of one measure of the runs chosen by one criterion."""
+    return measures[(measures["measure"] == measure) & (measures["criterion"] == criterion)]
+
+
 def select(measures: pd.DataFrame, measure: str, criterion: str) -> pd.DataFrame:
     """Selects one measure of the runs chosen by one criterion.
 
@@ -135,18 +139,14 @@ def select(measures: pd.DataFrame, measure: str, criterion: str) -> pd.DataFrame
         A row per federation and method, in their order, and a column per seed; NaN is missing.
 
     Raises:
-        ValueError: If a column, the measure or the criterion is missing, if a federation, method
-            and seed have two values, or if there are fewer than two seeds.
+        ValueError: If the measure or the criterion is missing, if a federation, method and seed
+            have two values, or if there are fewer than two seeds.
     """
     import pandas as pd
 
-    if missing := [name for name in _COLUMNS if name not in measures]:
-        raise ValueError(
-            f"measures: expected the columns {', '.join(_COLUMNS)}; {', '.join(missing)} missing."
-        )
     checks.one_of("measure", measure, tuple(measures["measure"].unique()))
     checks.one_of("criterion", criterion, tuple(measures["criterion"].unique()))
-    chosen: Any = measures[(measures["measure"] == measure) & (measures["criterion"] == criterion)]
+    chosen = rows_of(measures, measure, criterion)
     keys = ["federation", "method", "seed"]
     if (repeated := chosen.duplicated(keys)).any():
         first = ", ".join(f"{name}={chosen.loc[repeated, name].iloc[0]}" for name in keys)

@@ -89,7 +89,7 @@ def block_settings(ranges: Mapping[str, Range], num_blocks: int) -> list[dict[st
         num_blocks: Number of blocks.
 
     Raises:
-        ValueError: If there is no range or one is invalid.
+        ValueError: If a range is invalid.
 
     Examples:
         >>> settings = block_settings({"learning_rate": Range(0.01, 1.0)}, 2)
@@ -98,8 +98,6 @@ def block_settings(ranges: Mapping[str, Range], num_blocks: int) -> list[dict[st
     """
     from scipy.stats import qmc
 
-    if not ranges:
-        raise ValueError(f"{ranges=}: expected one or more ranges.")
     for name, values in ranges.items():
         values.check(name)
     num = SETTINGS * num_blocks
@@ -181,17 +179,11 @@ def select(validation: Mapping[str, Any]) -> dict[str, np.ndarray]:
     Returns:
         Indices ``[blocks]`` by criterion.
 
-    Raises:
-        ValueError: If a measure is missing, or shapes differ or are empty.
-
     Examples:
         >>> select({"accuracy": [[0.9, 0.895]], "standard_deviation": [[0.2, 0.1]]})
         {'mean': array([0]), 'fairest': array([1])}
     """
-    names = ("accuracy", "standard_deviation", *({"compute", PARITY} & set(validation)))
-    values = {name: _measure(validation, name) for name in names}
-    if len(shapes := {value.shape for value in values.values()}) > 1:
-        raise ValueError(f"validation: shapes {sorted(shapes)}; expected one shape.")
+    values = {name: np.asarray(value, float) for name, value in validation.items()}
     accuracy, deviation = values["accuracy"], values["standard_deviation"]
     is_finite = np.isfinite(accuracy) & np.isfinite(deviation)
     best = np.max(accuracy, axis=1, keepdims=True, initial=-np.inf, where=is_finite)
@@ -214,15 +206,6 @@ def _round(value: float) -> float:
 def _value(values: Range, u: float) -> float:
     low, high, scale = values
     return _round(low * (high / low) ** u if scale == "log" else low + (high - low) * u)
-
-
-def _measure(validation: Mapping[str, Any], name: str) -> np.ndarray:
-    if name not in validation:
-        raise ValueError(f"validation: no {name}; expected accuracy and standard_deviation.")
-    value = np.asarray(validation[name], float)
-    if value.ndim != 2 or not value.size:
-        raise ValueError(f"validation: {name} of shape {value.shape}; expected [blocks, settings].")
-    return value
 
 
 def _first_max(values: np.ndarray, allowed: np.ndarray) -> Any:

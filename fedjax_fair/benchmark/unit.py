@@ -262,11 +262,10 @@ def configuration(unit: Unit) -> Config:
     if unit.method == _CENTRALIZED:
         cohort, batch_size = config.selector.cohort_size, config.solver.batch_size
         config = change(config, "solver", "batch_size", cohort * batch_size)
-    if unit.federation.sensitive_feature is not None:
+    if (feature := unit.federation.sensitive_feature) is not None:
         for section, name in method_settings(config, unit.method):
             if name == "sensitive_feature":
-                feature = unit.federation.sensitive_feature
-                config = change(config, section, "sensitive_feature", feature)
+                config = change(config, section, name, feature)
     return config
 
 

@@ -125,8 +125,7 @@ def differences(
 
 
 def _has(measures: Any, measure: str, criterion: str) -> bool:
-    chosen = (measures["measure"] == measure) & (measures["criterion"] == criterion)
-    return bool(measures.loc[chosen, "value"].notna().any())
+    return bool(statistics.rows_of(measures, measure, criterion)["value"].notna().any())
 
 
 def with_baseline(measures: pd.DataFrame, criterion: str, baseline: str) -> pd.DataFrame:
@@ -352,13 +351,11 @@ def statements(ranks: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
     p = np.where(rows["family"] == "F2", rows["p_equivalent"], np.nan)
     adjusted = np.where(rows["verdict"] == "equivalent", paired.holm(p.tolist()), np.nan)
     rows["p"] = np.where(rows["verdict"] == "equivalent", adjusted, rows["p"])
+    of_ranks = ranks[ranks["order"] == STOPPED].assign(federation=OVERALL)
+    of_accuracies: Any = differences[differences["measure"] == "accuracy"]
     stopped = {}
-    for table, column in ((ranks.assign(federation=OVERALL), "order"), (differences, "family")):
-        own = table[table[column] == STOPPED]
-        own = own[own["measure"] == "accuracy"] if "measure" in own else own
-        stopped |= dict(
-            zip(zip(own["federation"], own["method"], strict=True), own["verdict"], strict=True)
-        )
+    for own in (of_ranks, of_accuracies[of_accuracies["family"] == STOPPED]):
+        stopped |= own.set_index(["federation", "method"])["verdict"].to_dict()
     of_accuracy = (rows["order"] == "accuracy") | (rows["measure"] == "accuracy")
     units = zip(rows["scope"], rows["method"], rows["verdict"], strict=True)
     differs = [stopped.get((scope, name), verdict) != verdict for scope, name, verdict in units]

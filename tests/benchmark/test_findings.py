@@ -44,6 +44,27 @@ def test_intervals_are_simultaneous_over_all_rows():
     assert table["level"].eq(1 - 0.05 / len(table)).all()
 
 
+def test_rows_of_other_tracks_stay_as_they_are(tmp_path):
+    file = tmp_path / "findings.csv"
+    rng = np.random.default_rng(0)
+    both = {track: make_found(rng)[0] for track in ("embedded", "standard")}
+    both["standard"].track = "standard"
+    num_rows, levels = findings.write_findings(both, file)
+    assert levels == [f"{1 - 0.05 / num_rows:.5g}"]
+    before = file.read_text().splitlines()
+    again, _ = make_found(np.random.default_rng(1))
+    assert findings.write_findings({"embedded": again}, file) == (num_rows, levels)
+    after = file.read_text().splitlines()
+    assert after[0] == before[0]
+    of_track = [line.startswith("standard,") for line in before]
+    assert of_track == [line.startswith("standard,") for line in after]
+    for is_kept, old, new in zip(of_track[1:], before[1:], after[1:], strict=True):
+        assert (old == new) == is_kept
+    # The same results give the same file.
+    findings.write_findings({"embedded": both["embedded"]}, file)
+    assert file.read_text().splitlines() == before
+
+
 def test_pages_have_the_tables_over_all_datasets(tmp_path):
     contents = make_contents(federations=("digits", "groups", "synthetic"))
     write_tables(contents, tmp_path)

@@ -1,5 +1,7 @@
 """Methods that enter the benchmark with frozen networks."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import jax
@@ -43,3 +45,25 @@ def test_results_belong_to_the_trained_part(tmp_path, monkeypatch):
     for other in (None, PartConfig(lora=4, trainable=("head",))):
         with pytest.raises(ValueError, match=r"has results of other code or ranges \(model"):
             plugin_methods.record(tmp_path, ["mine"], other)
+
+
+def test_results_belong_to_the_content_of_files_of_weights(tmp_path, monkeypatch):
+    monkeypatch.setitem(METHODS, "mine", Method("Mine"))
+    monkeypatch.setitem(GROUPS, "plugin", {"mine": METHODS["mine"]})
+    file = tmp_path / "weights.npz"
+    file.write_bytes(b"first")
+    part = PartConfig(weights=str(file))
+    plugin_methods.record(tmp_path, ["mine"], part)
+    key, digest = "model.weights SHA-256", hashlib.sha256(b"first").hexdigest()
+    described = plugin_methods.recorded(tmp_path, "mine")
+    assert described["code"][key] == digest
+    (tmp_path / "programs" / "digits" / "mine").mkdir(parents=True)
+    (tmp_path / "programs" / "digits" / "mine" / "tuning.jsonl").touch()
+    plugin_methods.record(tmp_path, ["mine"], part)
+    file.write_bytes(b"second")
+    with pytest.raises(ValueError, match=rf"other code or ranges \({key}={digest}, now"):
+        plugin_methods.record(tmp_path, ["mine"], part)
+    # Descriptions by earlier versions have no checksum.
+    del described["code"][key]
+    (tmp_path / "methods" / "mine.json").write_text(json.dumps(described))
+    plugin_methods.record(tmp_path, ["mine"], part)

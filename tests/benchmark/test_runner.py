@@ -28,6 +28,7 @@ from fedjax_fair.benchmark import (
 )
 from fedjax_fair.results.files import locked
 from fedjax_fair.training import executable_cache
+from fedjax_fair.utils.warning import warn
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +46,15 @@ def finished(tmp_path_factory):
     folder, lines = tmp_path_factory.mktemp("benchmark") / "embedded", []
     with short_track.finished(folder, short_track.make_track(), lines.append):
         return folder, lines
+
+
+def test_warnings_name_the_method(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "run_unit", lambda *_: warn("a sign of bad learning."))
+    with pytest.warns(UserWarning, match="sign") as found:
+        runner.run(runner.plan("embedded", tmp_path, ["fedavg", "fedprox"], ["groups"]), tmp_path)
+    assert {str(each.message) for each in found} == {
+        f"{method} on groups: a sign of bad learning." for method in ("fedavg", "fedprox")
+    }
 
 
 def test_units_are_tuned_and_run(finished):
