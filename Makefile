@@ -20,7 +20,7 @@ NEWEST := .venv-newest/bin
 CACHE := $(CURDIR)/.cache/jax
 CHECK_TYPES := --jaxtyping-packages="fedjax_fair,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 INTEGRATION := "integration and not slow and not gpu"
-TYPED := tests/app/test_resume_methods.py tests/golden tests/parallel
+TYPED := tests/app/test_resume_methods.py tests/test_platforms.py tests/golden tests/parallel
 PYTEST := -m pytest --numprocesses auto --dist worksteal --durations 25
 
 # Compiled programs are kept, however quickly they were compiled.
