@@ -1,7 +1,7 @@
 """Methods train a part of a network, and resume as if they had not stopped, bit for bit.
 
-Checkpoints hold a state by its structure, so one method of each structure is resumed every time, and
-all others in the slow tests.
+Checkpoints hold a state by its structure, so one method of each structure is resumed every time,
+and all others in the slow tests.
 """
 
 import shutil
