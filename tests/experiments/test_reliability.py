@@ -5,6 +5,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import jax
 import pandas as pd
 import pytest
 
@@ -75,7 +76,10 @@ def test_commands_on_full_disks_can_be_continued():
 
 @pytest.mark.slow
 def test_many_random_cases_are_rejected_or_valid():
-    assert not [row["failure"] for row in fuzz.trials(len(fuzz.KINDS)) if not row["passed"]]
+    # Flax's norms promote bfloat16 to float32, which strict arithmetic refuses.
+    with jax.numpy_dtype_promotion("standard"):
+        rows = list(fuzz.trials(len(fuzz.KINDS)))
+    assert not [row["failure"] for row in rows if not row["passed"]]
 
 
 @pytest.mark.slow
