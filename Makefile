@@ -1,10 +1,10 @@
-# `make run` runs the first example; `make test` runs the unit tests, `make test-integration` those of
-# processes, the command line, documentation and experiments, `make test-all` all tests that need no
-# accelerator; `make check` checks what differs from the last commit, by the tests that this can reach;
-# `make smoke` tests the least of everything in a minute; `make lint` checks style and types;
-# `make minima` tests the oldest dependencies, `make newest` those that pip installs today.
-# Everything lives in this folder: environments in .venv, .venv-minima and .venv-newest, compiled
-# programs in .cache.
+# `make run` runs the first example; `make test` runs the unit tests, `make test-integration`
+# those of processes, the command line, documentation and experiments, `make test-all` all tests
+# that need no accelerator; `make check` checks what differs from the last commit, by the tests
+# that this can reach; `make smoke` tests the least of everything in a minute; `make lint` checks
+# style and types; `make minima` tests the oldest dependencies, `make newest` those that pip
+# installs today. Everything lives in this folder: environments in .venv, .venv-minima and
+# .venv-newest, compiled programs in .cache.
 
 # With an accelerator: `make EXTRAS=cuda12 run`, or `EXTRAS=tpu`. What is there stays there.
 
@@ -20,7 +20,7 @@ NEWEST := .venv-newest/bin
 CACHE := $(CURDIR)/.cache/jax
 CHECK_TYPES := --jaxtyping-packages="fedjax_fair,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 INTEGRATION := "integration and not slow and not gpu"
-TYPED := tests/app/test_resume_methods.py tests/golden tests/parallel
+TYPED := tests/app/test_resume_methods.py tests/test_platforms.py tests/golden tests/parallel
 PYTEST := -m pytest --numprocesses auto --dist worksteal --durations 25
 
 # Compiled programs are kept, however quickly they were compiled.
@@ -28,8 +28,8 @@ export JAX_COMPILATION_CACHE_DIR := $(CACHE)
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
-# Workers of tests share the cores. Threads of OpenBLAS, which factorizations of JAX call, would wait
-# for work by spinning: a third of the processor time of rounds of FedCor.
+# Workers of tests share the cores. Threads of OpenBLAS, which factorizations of JAX call, would
+# wait for work by spinning: a third of the processor time of rounds of FedCor.
 export OPENBLAS_NUM_THREADS := 1
 
 # What differs from SINCE, which `make check SINCE=main` changes: style, types and tests in reach.
@@ -49,7 +49,8 @@ smoke: .venv/installed-test
 test: .venv/installed-test
 	$(BIN)/python $(PYTEST)
 
-# Tests of every method also check the shapes and types of annotations, which takes a third more time.
+# Tests of every method also check the shapes and types of annotations, which takes a third more
+# time.
 test-integration: .venv/installed-test
 	$(BIN)/python $(PYTEST) -m $(INTEGRATION) $(addprefix --ignore=,$(TYPED))
 	$(BIN)/python $(PYTEST) -m $(INTEGRATION) $(CHECK_TYPES) $(TYPED)
@@ -62,14 +63,14 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Old packages warn of newer ones, so warnings are no errors here. Old tyro reports mistakes in other
-# words, wants a value behind `--solver.replacement`, and prints help with argparse, which ignores a
-# closed pipe and frames its lines.
+# Old packages warn of newer ones, so warnings are no errors here. Old tyro reports mistakes in
+# other words, wants a value behind `--solver.replacement`, and prints help with argparse, which
+# ignores a closed pipe and frames its lines.
 minima: .venv-minima/installed
 	$(MINIMA)/python $(PYTEST) -W default tests/app/test_cli.py -m "not slow" -k "not mistake and not kept and not never_fits and not closed_pipe and not wraps_once"
 
-# Without constraints, so that a new version of JAX is met here first. One case of each kind: roles,
-# recorded results within rounding, the command line, and counted operations.
+# Without constraints, so that a new version of JAX is met here first. One case of each kind:
+# roles, recorded results within rounding, the command line, and counted operations.
 newest: .venv-newest/installed
 	$(NEWEST)/python $(PYTEST) -m "not slow and not gpu" tests/utils tests/golden tests/app/test_cli.py \
 		tests/benchmark/test_compute.py tests/benchmark/test_single_runs.py tests/training/test_recompilation.py

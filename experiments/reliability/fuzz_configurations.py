@@ -105,7 +105,7 @@ def judge(config: Config) -> bool:
     config = presets.resolve(config)
     try:
         ready = build(config)
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # The command prints both in one line.
         check_named(error, ["method", "methods", *_names(config)])
         return False
     data = ready.data.partition(0)

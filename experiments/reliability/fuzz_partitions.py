@@ -44,8 +44,8 @@ class Case(NamedTuple):
     seed: int
 
 
-_PARAMETERS = ("num_clients", "classes")
-"""Parameters that have another name as settings."""
+_PARAMETERS = ("num_clients", "classes", "column")
+"""Parameters that have another name as settings; each value of ``by`` is a column."""
 
 
 @st.composite

@@ -1,4 +1,8 @@
-"""Every method trains a part of a network, and resumes as if it had not stopped, bit for bit."""
+"""Methods train a part of a network, and resume as if they had not stopped, bit for bit.
+
+Checkpoints hold a state by its structure, so one method of each structure is resumed every time,
+and all others in the slow tests.
+"""
 
 import shutil
 from dataclasses import replace
@@ -47,6 +51,26 @@ OWN_SETTINGS = {
 }
 """Settings for few clients, and with which all parts of a state matter within four rounds."""
 
+KINDS = {
+    "no state": ("fedavg",),
+    "selector": (
+        *("unionfl", "clustered_by_size", "clustered_by_similarity", "agnostic", "drfa"),
+        *("round_robin", "oort", "fedcor"),
+    ),
+    "aggregator": (
+        *("gifair", "fedfv", "fedfa", "shapfed", "fedpw", "fedlf", "fedfb", "reweighing"),
+        "fedadam",
+    ),
+    "clients": ("ditto", "fedbn", "hetlora", "local"),
+    "aggregator and clients": ("scaffold", "scaffold+fedadam"),
+    "schedule": ("fedasync", "ca2fl", "fed_stale_weight", "area", "ditto+fedbuff"),
+    "one model without clients": ("centralized",),
+}
+"""Methods by the parts of their state; within a part, types and numbers of axes differ."""
+RESUMED = [name for names in KINDS.values() for name in names]
+OTHERS = sorted({*METHODS, "divfl+equitable"} - {*RESUMED})
+"""Methods whose state has the structure of a resumed one."""
+
 
 def data_for(name):
     """Returns data with the groups that a method needs; without, there is less to evaluate."""
@@ -90,8 +114,30 @@ def contents(folder, round=4):
         return jax.tree.map(np.asarray, dict(manager.restore(round, args=items)))
 
 
-@pytest.mark.parametrize("name", [*METHODS, "divfl+equitable", "scaffold+fedadam", "ditto+fedbuff"])
+def structure(name):
+    """Returns the parts of a method's state, with the types and numbers of axes of their arrays."""
+    state = jax.eval_shape(make_method(name).init, jax.random.key(0), data_for(name))
+    parts = state._replace(variables=None, key=None)._asdict().items()
+    return {(part, leaf.dtype, leaf.ndim) for part, tree in parts for leaf in jax.tree.leaves(tree)}
+
+
+def test_each_structure_of_a_state_is_resumed():
+    resumed = [structure(name) for name in RESUMED]
+    assert [name for name in OTHERS if structure(name) not in resumed] == []
+
+
+@pytest.mark.parametrize("name", RESUMED)
 def test_resumed_runs_equal_uninterrupted_ones(name, tmp_path):
+    assert_resumed_equals_uninterrupted(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_resumed_runs_of_other_methods_equal_uninterrupted_ones(name, tmp_path):
+    assert_resumed_equals_uninterrupted(name, tmp_path)
+
+
+def assert_resumed_equals_uninterrupted(name, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
 
     def train(folder):
