@@ -8,7 +8,7 @@ label, so that labels stay as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -116,7 +116,7 @@ def biased(
             checks.positive_int("size", one)
         _check_shape("size", size, [(), (num_clients,)], "an integer, or one for each client")
     if scenario is not None:
-        checks.one_of("scenario", scenario, ("attribute", "value", "prevalence", "base_rate"))
+        checks.one_of("scenario", scenario, get_args(Scenario))
         if prevalence is not None:
             raise ValueError(
                 f"prevalence with {scenario=}: expected None; leave one of the two out."
