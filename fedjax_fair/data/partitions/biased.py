@@ -25,6 +25,7 @@ from fedjax_fair.data.partitions.partitioner import (
     parts_by_weight,
 )
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = ["biased", "split_by_request"]
 
@@ -228,10 +229,8 @@ def split_by_request(
     joint = np.ravel_multi_index(codes, [len(values) for values in requested.values])
     joint = np.where(is_known, joint, -1)
     pools = _count(labels[is_known], joint[is_known], requested.cells.shape[1])
-    try:
+    with error_prefix("Test examples: "):
         counts = _draw_counts(requested, pools, None)
-    except ValueError as error:
-        raise ValueError(f"Test examples: {error}") from None
     return _draw(requested, counts, labels, joint, seed)
 
 
