@@ -67,8 +67,9 @@ class RunBatch:
             )
         self.host_data, self.seeds = data, tuple(map(int, seeds))
         self.cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
-        self.mesh = groups_of_cores(mesh) if 1 < self.cores <= len(seeds) else mesh
-        self.groups = num_run_groups(self.mesh)
+        if mesh is not None and 1 < self.cores <= len(seeds):
+            mesh = groups_of_cores(mesh)
+        self.mesh, self.groups = mesh, num_run_groups(mesh)
         self._placed: dict[int, tuple[Any, jax.Array]] = {}
         self._trimmed = ExitStack()
         # All processes must compile in the same order.
