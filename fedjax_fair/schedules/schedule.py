@@ -18,15 +18,8 @@ from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Tree, setting
 
 __all__ = [
-    "Arrived",
-    "Models",
-    "Offline",
-    "RoundTiming",
-    "Schedule",
-    "Work",
-    "add_time",
-    "no_time",
-]
+    "Arrived", "Models", "Offline", "RoundTiming", "Schedule", "Work", "add_time", "no_time",
+]  # fmt: skip
 
 Offline = Literal["abort", "pause", "ignore"]
 
