@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """Takes modules and collected tests, 700,000 objects, out of later garbage collections.
 
-    Each `fit` that compiles collects garbage, which would take 0.9 s.
+    Each would take 0.9 s.
     """
     gc.collect()
     gc.freeze()

@@ -20,8 +20,8 @@ from experiments.benchmarks.timing import (
     random_data,
     start,
 )
-from fedjax_fair.parallel.cores import core_mesh, over_runs, replicate_on_cores
-from fedjax_fair.parallel.mesh import over_mesh, shard_data
+from fedjax_fair.parallel.cores import core_mesh
+from fedjax_fair.parallel.mesh import groups_of_cores, over_mesh, shard_data
 
 # Network, batch size, side of the images, and rounds in a repetition.
 CASES = {
@@ -53,7 +53,8 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
     def mapped(seeds, data):
         return jax.lax.map(lambda seed: own(seed, data), seeds)
 
-    runs = partial(jax.jit(over_runs(mapped, mesh)), seeds, replicate_on_cores(data, mesh))
+    groups = groups_of_cores(mesh)
+    runs = partial(jax.jit(over_mesh(mapped, groups)), seeds, shard_data(data, groups))
     times = alternate(one, cores, runs, repeats=repeats)
     alone = times[0]
     rate = rounds * COHORT * STEPS * batch_size / alone.median

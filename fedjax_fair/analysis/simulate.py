@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
-from jaxtyping import Int, PyTree
+from jaxtyping import PyTree
 
 from fedjax_fair import results
 from fedjax_fair.data.federated import FederatedData
@@ -26,6 +26,7 @@ from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.jitted import Functions, make_functions
 from fedjax_fair.training.loop import check_runs, devices_of
 from fedjax_fair.training.stacked import stack_trees
+from fedjax_fair.training.train_options import evaluated_rounds
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -180,10 +181,6 @@ def _trace(
     return shapes["traffic"], known, records_of
 
 
-def _evaluated(rounds: int, eval_every: int) -> Int[np.ndarray, " evaluations"]:
-    return np.unique([*range(0, rounds, eval_every), rounds])
-
-
 def _history(records: dict[str, Any], num_clients: int, eval_every: int) -> results.History:
     """Returns the records as those of a run."""
     clients, responded, available, timing = records["events"]
@@ -200,7 +197,7 @@ def _history(records: dict[str, Any], num_clients: int, eval_every: int) -> resu
         **record_timing(timing),
     }
     num_seeds, num_rounds, _ = clients.shape
-    evaluated = _evaluated(num_rounds, eval_every)
+    evaluated = evaluated_rounds(num_rounds, eval_every)
     participation = np.zeros((num_seeds, len(evaluated), num_clients), np.int32)
     for place, (start, end) in enumerate(pairwise(evaluated), 1):
         own = slice(start, end)
@@ -278,7 +275,7 @@ def expected_parity(
     most = min(_MAX_COUNTS // size, _MAX_ROUNDS // rounds)
     draws = data.num_partitions or max(1, min(draws, most))
     found = _simulate(round, data, rounds, range(draws), eval_every)
-    evaluated = _evaluated(rounds, eval_every)
+    evaluated = evaluated_rounds(rounds, eval_every)
     unknown = xr.DataArray(np.full(len(evaluated), np.nan), {"round": evaluated}, "round")
     means = {} if found is None else found.mean("seed")
     return xr.Dataset({f"{name}_expected": means.get(name, unknown) for name in _PARITY})

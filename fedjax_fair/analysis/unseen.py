@@ -143,7 +143,7 @@ def evaluate_unseen(
         check_outputs(model, variables, unseen)
         measured = tuple(client_metrics(model.task, metrics))
         measurement = reuse_if_installed(_measurement, (model, measured))(
-            model_split.structure, mesh, batch.one_run_per_core, steps, batch_size, measured
+            model_split.structure, batch.mesh, steps, batch_size, measured
         )
         runs = batch.place((rate_values, variables, ids))
         values = jax.device_get(call(measurement, runs, model_split.shared, batch.data))
@@ -167,7 +167,6 @@ def undefined_unseen(
 def _measurement(
     structure: StackedDef,
     mesh: Mesh | None,
-    one_run_per_core: bool,
     steps: int,
     batch_size: int,
     metrics: tuple[ClientMetric, ...],
@@ -207,7 +206,7 @@ def _measurement(
         def measure(run, data, store, shared):
             return measure_run(run, shared, data), store
 
-        mapped = over_runs(measure, mesh, one_run_per_core=one_run_per_core)
+        mapped = over_runs(measure, mesh)
         return mapped(runs, data, shared=shared)[0]
 
     return jax.jit(measure_runs)

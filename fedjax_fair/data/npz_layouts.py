@@ -14,6 +14,7 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.npz import read_npz
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner
 from fedjax_fair.data.partitions.partitioner import Partitioner
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = ["from_npz", "read_test_examples"]
 
@@ -96,7 +97,7 @@ def from_npz(
         "seed": seed,
         "unknown_clients": unknown_clients,
     }
-    try:
+    with error_prefix(f"{path}: "):
         arguments = _arguments(arrays, partition) | options
         if validation[0] is None:
             return from_arrays(**arguments, validation_fraction=validation_fraction)
@@ -104,8 +105,6 @@ def from_npz(
         parts: dict[str, Any] = dict(zip(("test_features", "test_labels"), validation, strict=True))
         divided = from_arrays(**arguments | parts)
         return from_arrays(**arguments)._replace(validation=divided.test)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def read_test_examples(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:

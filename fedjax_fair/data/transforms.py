@@ -283,18 +283,14 @@ def concatenate(datasets: Sequence[FederatedData], name: str | None = None) -> F
 
 def _concatenate(parts: Sequence[ClientExamples]) -> ClientExamples:
     totals = np.array([len(part.labels) for part in parts])
-    starts = (np.cumsum(totals) - totals).astype(np.int32)
-    sizes = np.concatenate([np.asarray(part.sizes) for part in parts])
-    return ClientExamples(
-        features=_join([part.features for part in parts]),
-        labels=_join([part.labels for part in parts]),
-        order=_join(
-            [np.asarray(part.order) + start for part, start in zip(parts, starts, strict=True)]
-        ),
-        offsets=_join([(np.cumsum(sizes) - sizes).astype(np.int32)]),
-        sizes=_join([sizes]),
-        sensitive_features=_join([part.sensitive_features for part in parts]),
+    starts = np.cumsum(totals) - totals
+    orders = [np.asarray(part.order) + start for part, start in zip(parts, starts, strict=True)]
+    partition = make_partition(_join(orders), _join([part.sizes for part in parts]), totals.sum())
+    features, labels, codes = (
+        _join([getattr(part, name) for part in parts])
+        for name in ("features", "labels", "sensitive_features")
     )
+    return ClientExamples.of(features, labels, partition, codes)
 
 
 def _join(arrays: Sequence[Any]) -> Any:

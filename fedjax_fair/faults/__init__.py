@@ -7,7 +7,6 @@ clients, and states, histories and participation record only these.
 from fedjax_fair.faults.availability import Diurnal, Trace
 from fedjax_fair.faults.byzantine import Byzantine
 from fedjax_fair.faults.dropout import Dropout
-from fedjax_fair.faults.staleness import Staleness
-from fedjax_fair.faults.stragglers import Stragglers
+from fedjax_fair.faults.stragglers import Staleness, Stragglers
 
 __all__ = ["Byzantine", "Diurnal", "Dropout", "Staleness", "Stragglers", "Trace"]

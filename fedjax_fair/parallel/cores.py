@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -22,7 +21,7 @@ from fedjax_fair.numerics import target
 from fedjax_fair.utils import checks
 
 __all__ = [
-    "CORES", "core_mesh", "default_core_mesh", "num_usable_cores", "over_runs", "pad_to_multiple",
+    "CORES", "core_mesh", "default_core_mesh", "num_usable_cores", "pad_to_multiple",
     "replicate_on_cores",
 ]  # fmt: skip
 
@@ -86,25 +85,6 @@ def replicate_on_cores(tree: PyTree, mesh: Mesh) -> PyTree:
         return jax.make_array_from_single_device_arrays(values.shape, sharding, views)
 
     return jax.tree.map(replicate, tree)
-
-
-def over_runs(function: Callable[..., PyTree], mesh: Mesh) -> Callable:
-    """Maps ``function(runs, data)`` over cores, each with a part of the leading axis of ``runs``.
-
-    The number of runs is a multiple of the cores. A third argument has the axis of runs too.
-    """
-    split = PartitionSpec(CORES)
-
-    def mapped(runs, data, *stores):
-        return jax.shard_map(
-            function,
-            mesh=mesh,
-            in_specs=(split, PartitionSpec(), *(split for _ in stores)),
-            out_specs=split,
-            check_vma=False,
-        )(runs, data, *stores)
-
-    return mapped
 
 
 def pad_to_multiple(runs: PyTree, parts: int) -> PyTree:

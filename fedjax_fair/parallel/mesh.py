@@ -23,8 +23,9 @@ from fedjax_fair.parallel.cores import CORES, replicate_on_cores
 from fedjax_fair.utils import checks
 
 __all__ = [
-    "RUNS", "assign_clients", "client_mesh", "is_run_on_one_device", "num_run_groups",
-    "over_mesh", "replicate", "shapes_of_runs", "shapes_on", "shard_data", "split_runs",
+    "RUNS", "assign_clients", "client_mesh", "groups_of_cores", "is_run_on_one_device",
+    "num_run_groups", "over_mesh", "replicate", "shapes_of_runs", "shapes_on", "shard_data",
+    "split_runs",
 ]  # fmt: skip
 
 RUNS = "runs"
@@ -77,6 +78,11 @@ def client_mesh(
             f"{devices=}: expected a multiple of {runs=}; choose runs that divide devices."
         )
     return Mesh(np.array(available[:devices]).reshape(runs, -1), (RUNS, AXIS))
+
+
+def groups_of_cores(mesh: Mesh) -> Mesh:
+    """Returns the mesh whose groups are the devices of another one, each of which makes runs."""
+    return Mesh(mesh.devices.reshape(-1, 1), (RUNS, AXIS))
 
 
 def num_run_groups(mesh: Mesh | None) -> int:
@@ -135,6 +141,8 @@ def shard_data(data: FederatedData, mesh: Mesh) -> FederatedData:
     if is_run_on_one_device(mesh):
         replicated = NamedSharding(mesh, _REPLICATED)
         if _exists(mesh):
+            if mesh.devices.flat[0].platform == "cpu":
+                data = map_arrays(data, lambda data: replicate_on_cores(data, mesh))
             return on_device(data, replicated)
         return map_arrays(data, lambda data: shapes_on(replicated, to_device_layout(data)))
     if data.num_partitions is not None:
@@ -171,13 +179,10 @@ def split_runs(tree: PyTree, mesh: Mesh) -> PyTree:
 
 
 def shapes_of_runs(
-    state: PyTree, store: PyTree, data: FederatedData, mesh: Mesh, *, one_run_per_core: bool
+    state: PyTree, store: PyTree, data: FederatedData, mesh: Mesh
 ) -> tuple[PyTree, PyTree]:
     """Returns shapes of states of runs and of their clients, with the devices that they are on."""
-    if one_run_per_core:
-        specs = (PartitionSpec(CORES),) * 2
-    else:
-        specs = _runs_spec(mesh), _store_spec(mesh, data)
+    specs = _runs_spec(mesh), _store_spec(mesh, data)
     state_devices, store_devices = (NamedSharding(mesh, spec) for spec in specs)
     return shapes_on(state_devices, state), shapes_on(store_devices, store)
 

@@ -36,14 +36,13 @@ from fedjax_fair.training.memory_estimate import (
     transient_bytes,
 )
 from fedjax_fair.training.stacked import stack_trees
-from fedjax_fair.training.train_options import TrainOptions
+from fedjax_fair.training.train_options import TrainOptions, evaluated_rounds
 
 __all__ = [
     "AheadOfTime",
     "Plan",
     "compile_ahead",
     "measure_plan",
-    "num_evaluations",
     "place",
     "place_data",
     "place_runs",
@@ -143,7 +142,7 @@ def plan(
         model=array_bytes(stacked.shared),
     )
     records = rounds / chunk * tree_bytes(steps.lowered.out_info[1])
-    records += num_evaluations(rounds, eval_every) * tree_bytes(evaluation.lowered.out_info)
+    records += len(evaluated_rounds(rounds, eval_every)) * tree_bytes(evaluation.lowered.out_info)
     costs = steps.executable.cost_analysis()
     return Plan(
         runs=runs,
@@ -219,7 +218,7 @@ def measure_plan(
 
     one_round = sum(round_seconds[1:]) / 2
     total = init_seconds + rounds * one_round
-    total += num_evaluations(rounds, eval_every) * evaluation_seconds[1]
+    total += len(evaluated_rounds(rounds, eval_every)) * evaluation_seconds[1]
     share = -(-len(seeds) // batch.groups)
     return Plan(
         runs=len(seeds),
@@ -235,8 +234,3 @@ def _timed(call: Callable):
     started = time.perf_counter()
     result = jax.block_until_ready(call())
     return result, time.perf_counter() - started
-
-
-def num_evaluations(rounds: int, eval_every: int) -> int:
-    """Counts evaluations: before training, and after every chunk of rounds."""
-    return 1 + -(-rounds // eval_every)

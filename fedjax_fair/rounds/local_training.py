@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+import optax
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedjax_fair.faults import injection
 from fedjax_fair.numerics import target
@@ -16,7 +16,7 @@ from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.parallel import collectives
 from fedjax_fair.roles import Client, Cohort, Context, LocalResult, Solver, Variables, checked_calls
 from fedjax_fair.rounds import client_state
-from fedjax_fair.schedules.asynchronous import Models
+from fedjax_fair.schedules.schedule import Models
 
 __all__ = ["Trained", "default_clients_per_batch", "train_cohort"]
 
@@ -55,7 +55,6 @@ def train_cohort(
     uses_local_models: bool = False,
     clients_per_batch: int | None,
     encode_update: Callable[..., tuple[LocalResult, PyTree]],
-    responded: Bool[Array, " cohort"] | None = None,
     send: Callable[..., tuple[LocalResult, injection.UploadStatus]] | None = None,
 ) -> Trained:
     """Trains every participant of a cohort from the global model.
@@ -64,7 +63,8 @@ def train_cohort(
         solver: Trains each participant.
         key: Key of the local training of this round.
         context: Context of the start of the round.
-        cohort: The participants, with instructions.
+        cohort: The participants, with instructions; ``responded`` is whether each responds as far
+            as is known before training.
         weights: Weights of the sum of updates that is computed during training, or None.
         broadcast: From ``Aggregator.broadcast``.
         store: State of the clients.
@@ -75,7 +75,6 @@ def train_cohort(
         clients_per_batch: Clients per vmapped batch; None for the default.
         encode_update: ``encode_update(client, occurrence, result, residual)``: the result as the
             participant sends it, and its new residual.
-        responded: Whether each participant responds as far as is known before training.
         send: ``send(client, result, responded)``: the result as it arrives, and its status. By
             default everything arrives unchanged.
     """
@@ -104,7 +103,7 @@ def train_cohort(
         else:
             result, status = send(client, result, responded)
             assert status.responded is not None
-            residual = jax.tree.map(partial(jnp.where, status.responded), residual, used)
+            residual = optax.tree.where(status.responded, residual, used)
             if sent is not None:  # Faults change all elements of an update.
                 lost = ~status.responded
                 update = jax.tree.map(
@@ -130,7 +129,7 @@ def train_cohort(
         traffic = _num_bytes(sent, start), _num_bytes(received, start)
         return (result, status, rows, traffic), result.update
 
-    arguments = (_occurrences_of(cohort.clients), cohort.instructions, responded)
+    arguments = (_occurrences_of(cohort.clients), cohort.instructions, cohort.responded)
     arguments += (None, None) if models_sent is None else (models_sent.row, models_sent.version)
     num_local = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:

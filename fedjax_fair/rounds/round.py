@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.communication import pipeline as communication
@@ -40,8 +41,7 @@ from fedjax_fair.rounds.local_training import Trained, train_cohort
 from fedjax_fair.rounds.round_context import make_context
 from fedjax_fair.rounds.round_state import Keys, Purpose, RoundInfo, RoundState, Traffic, derive_key
 from fedjax_fair.schedules import Asynchronous, Schedule, Synchronous
-from fedjax_fair.schedules.asynchronous import Arrived
-from fedjax_fair.schedules.schedule import RoundTiming, Work
+from fedjax_fair.schedules.schedule import Arrived, Work
 from fedjax_fair.utils import checks
 
 __all__ = ["Round", "run"]
@@ -183,6 +183,7 @@ class Round(BaseRound):
         aggregator = checked_calls.init(
             self.aggregator, self._visible_context(self.aggregator, context)
         )
+        broadcast = self._broadcast(aggregator, context)
         state = RoundState(
             key=key,
             round=round,
@@ -198,7 +199,7 @@ class Round(BaseRound):
                 self.solver,
                 derive_key(key, Purpose.CLIENTS),
                 context,
-                self._broadcast(aggregator, context),
+                broadcast,
                 communication.residual_width(
                     self._communication,
                     communication.shared_leaves(shared, self._is_personal(context)),
@@ -208,18 +209,11 @@ class Round(BaseRound):
         )
         if self.schedule is None:
             return state
-        return state._replace(schedule=self._init_schedule(state, context))
-
-    def _init_schedule(self, state: RoundState, context: Context) -> PyTree:
         visible = self._visible_context(self.selector, context)
         cohort = jax.eval_shape(
-            lambda: checked_calls.select(self.selector, state.key, state.selector, visible)[0]
+            lambda: checked_calls.select(self.selector, key, state.selector, visible)[0]
         )
-        if isinstance(self.schedule, Asynchronous):
-            sent = state.variables, self._broadcast(state.aggregator, context)
-            return self.schedule.init(sent, cohort)
-        assert isinstance(self.schedule, Synchronous)
-        return self.schedule.init(cohort.clients.shape[0])
+        return state._replace(schedule=self.schedule.init((variables, broadcast), cohort))
 
     def check_tasks(self, data: FederatedData, traffic: Traffic) -> None:
         """Checks the durations of tasks; see `BaseRound.check_tasks`.
@@ -278,9 +272,17 @@ class Round(BaseRound):
         if self.schedule is not None:
             # It decides who responds.
             context = context._replace(available=None, unavailable=None)
-        instructed = self._instruct(state, arrived.cohort._replace(responded=None), context)
-        trained, times, schedule = self._train(
-            keys, state, arrived, instructed, context, drop_nonfinite
+        prepared, weights = checked_calls.prepare(
+            self.aggregator,
+            state.aggregator,
+            arrived.cohort._replace(responded=None),
+            self._visible_context(self.aggregator, context),
+        )
+        broadcast = self._broadcast(state.aggregator, context)
+        is_personal = self._is_personal(context)
+        arrived = self._respond(keys, state, arrived, prepared, broadcast, context, drop_nonfinite)
+        trained = self._train(
+            keys, state, arrived, weights, broadcast, is_personal, context, drop_nonfinite
         )
         cohort, is_unwritten = trained.cohort, trained.status.state_nonfinite
         received = communication.receive(
@@ -288,12 +290,12 @@ class Round(BaseRound):
             keys[Purpose.COMMUNICATION],
             state.communication,
             cohort,
-            instructed.weights,
+            weights,
             trained.results,
             context,
         )
         update, aggregator, is_finite, aggregation = self._aggregate(
-            state, instructed, cohort, received, context
+            state, cohort, received, is_personal, context
         )
         selector = checked_calls.observe(
             self.selector,
@@ -304,8 +306,8 @@ class Round(BaseRound):
         )
         if skip_nonfinite:
             is_skipped = jnp.full(cohort.clients.shape, ~is_finite)
-            aggregator = _where(is_finite, aggregator, state.aggregator)
-            selector = _where(is_finite, selector, selector_state)
+            aggregator = optax.tree.where(is_finite, aggregator, state.aggregator)
+            selector = optax.tree.where(is_finite, selector, selector_state)
             is_unwritten = is_skipped if is_unwritten is None else is_unwritten | is_skipped
         new_state = RoundState(
             key=state.key,
@@ -321,11 +323,12 @@ class Round(BaseRound):
             clients=client_state.write_rows(
                 state.clients, data.train, cohort, trained.rows, is_unwritten
             ),
-            schedule=schedule,
+            schedule=arrived.state,
         )
+        times = arrived.times
         available = None if context.available is None else context.available[cohort.clients]
         sends = tree_bytes(trained.results.sends) // cohort.clients.shape[0]
-        broadcast = tree_bytes(instructed.broadcast) + aggregation.bytes_down
+        received_bytes = tree_bytes(broadcast) + aggregation.bytes_down
         return new_state, RoundInfo(
             clients=cohort.clients,
             weights=aggregation.weights,
@@ -336,11 +339,11 @@ class Round(BaseRound):
             nonfinite=trained.status.nonfinite,
             selector=selection,
             aggregator=aggregation.info | received.info,
-            traffic=self._traffic(context.variables, instructed.is_personal, sends, broadcast),
+            traffic=self._traffic(context.variables, is_personal, sends, received_bytes),
             state_nonfinite=trained.status.state_nonfinite,
             available=available if times is None else times.started,
             bytes_up=None if trained.bytes_up is None else trained.bytes_up + sends,
-            bytes_down=None if trained.bytes_down is None else trained.bytes_down + broadcast,
+            bytes_down=None if trained.bytes_down is None else trained.bytes_down + received_bytes,
             timing=times,
         )
 
@@ -398,12 +401,6 @@ class Round(BaseRound):
         )
         return Work(jnp.asarray(examples, jnp.int32), traffic.down, traffic.up)
 
-    def _instruct(self, state: RoundState, cohort: Cohort, context: Context) -> _Instructed:
-        visible = self._visible_context(self.aggregator, context)
-        cohort, weights = checked_calls.prepare(self.aggregator, state.aggregator, cohort, visible)
-        broadcast = self._broadcast(state.aggregator, context)
-        return _Instructed(cohort, weights, broadcast, self._is_personal(context))
-
     def _broadcast(self, aggregator_state: PyTree, context: Context) -> dict[str, PyTree]:
         visible = self._visible_context(self.aggregator, context)
         broadcast = checked_calls.broadcast(self.aggregator, aggregator_state, visible)
@@ -415,42 +412,54 @@ class Round(BaseRound):
             )
         return broadcast
 
+    def _respond(
+        self,
+        keys: Keys,
+        state: RoundState,
+        arrived: Arrived,
+        cohort: Cohort,
+        broadcast: dict[str, PyTree],
+        context: Context,
+        drop_nonfinite: bool,
+    ) -> Arrived:
+        """Returns who of a prepared cohort is expected to respond, and when."""
+        responded = arrived.cohort.responded
+        if self._faults or drop_nonfinite:
+            key = keys[Purpose.FAULTS]
+            cohort, expected = injection.apply_faults(self._faults, key, cohort, context)
+            responded = expected if responded is None else responded & expected
+        arrived = arrived._replace(cohort=cohort._replace(responded=responded))
+        if not isinstance(self.schedule, Synchronous):
+            return arrived
+        key = derive_key(state.key, Purpose.SCHEDULE)
+        work = self._work(state, cohort, broadcast, context)
+        return self.schedule.respond(key, state.schedule, arrived.cohort, work)
+
     def _train(
         self,
         keys: Keys,
         state: RoundState,
         arrived: Arrived,
-        instructed: _Instructed,
+        weights: Float[Array, " cohort"] | None,
+        broadcast: dict[str, PyTree],
+        is_personal: Variables,
         context: Context,
         drop_nonfinite: bool,
-    ) -> tuple[Trained, RoundTiming | None, PyTree]:
-        """Returns the results, the times of the round, and the new state of the schedule."""
-        cohort, settings = instructed.cohort, self._communication
-        (_, _, times, schedule), responded, send = arrived, arrived.cohort.responded, None
-        key = keys[Purpose.FAULTS]
-        if self._faults or drop_nonfinite:
-            cohort, expected = injection.apply_faults(self._faults, key, cohort, context)
-            responded = expected if responded is None else responded & expected
-        if isinstance(self.schedule, Synchronous):
-            timing, responded, times, schedule = self.schedule.respond(
-                derive_key(state.key, Purpose.SCHEDULE),
-                state.schedule,
-                cohort,
-                responded,
-                self._work(state, cohort, instructed.broadcast, context),
-            )
-            cohort = cohort._replace(timing=timing)
-        if responded is not None:
+    ) -> Trained:
+        """Returns the results of local training, with the attacks of colluding clients."""
+        settings, send = self._communication, None
+        if arrived.cohort.responded is not None:
+            key = keys[Purpose.FAULTS]
             send = partial(injection.send, self._faults, key, drop_nonfinite, context)
         # Masked updates are summed after training, when the responding clients are known.
-        streaming_weights = instructed.weights if settings.secure is None else None
+        streaming_weights = weights if settings.secure is None else None
         trained = train_cohort(
             self.solver,
             keys[Purpose.SOLVE],
             context,
-            cohort,
+            arrived.cohort,
             streaming_weights,
-            broadcast=instructed.broadcast,
+            broadcast=broadcast,
             store=state.clients,
             model_history=state.model_history,
             models_sent=arrived.models,
@@ -461,22 +470,21 @@ class Round(BaseRound):
                 settings,
                 keys[Purpose.COMMUNICATION],
                 state.communication,
-                instructed.is_personal,
+                is_personal,
             ),
-            responded=responded,
             send=send,
         )
         results = injection.collude(
             self._faults, trained.cohort, trained.results, streaming_weights, context
         )
-        return trained._replace(results=results), times, schedule
+        return trained._replace(results=results)
 
     def _aggregate(
         self,
         state: RoundState,
-        instructed: _Instructed,
         cohort: Cohort,
         received: communication.Received,
+        is_personal: Variables,
         context: Context,
     ) -> tuple[Variables, PyTree, Bool[Array, ""], Aggregation]:
         """Returns the applied update, the new state, whether the update is finite, and info.
@@ -492,9 +500,7 @@ class Round(BaseRound):
         )
         # Faults and noise change all arrays of an update, also those that are not communicated.
         update = jax.tree.map(
-            lambda is_personal, leaf: jnp.zeros_like(leaf) if is_personal else leaf,
-            instructed.is_personal,
-            update,
+            lambda stays, leaf: jnp.zeros_like(leaf) if stays else leaf, is_personal, update
         )
         if self.model.bind_state is not None:
             change = aggregation.state_update
@@ -508,7 +514,7 @@ class Round(BaseRound):
             # Without any response there is no update that could be non-finite.
             finite, is_applied = finite | ~any_responded, finite & any_responded
             if not self.aggregator.keeps_state:
-                new_state = _where(any_responded, new_state, state.aggregator)
+                new_state = optax.tree.where(any_responded, new_state, state.aggregator)
         update = jax.tree.map(
             lambda leaf: jnp.where(is_applied, leaf, jnp.zeros_like(leaf)), update
         )
@@ -529,26 +535,6 @@ class Round(BaseRound):
             up=communication.bytes_up(self._communication, shared) + sends,
             down=tree_bytes(shared) + broadcast,
         )
-
-
-class _Instructed(NamedTuple):
-    """What participants receive, and how their updates are summed during training.
-
-    Attributes:
-        cohort: The participants, with instructions.
-        weights: Weights of the sum that is formed during training, if they are known.
-        broadcast: Values for all participants.
-        is_personal: Which arrays of the model stay on the clients.
-    """
-
-    cohort: Cohort
-    weights: Float[Array, " cohort"] | None
-    broadcast: dict[str, PyTree]
-    is_personal: Variables
-
-
-def _where(condition: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(partial(jnp.where, condition), new, old)
 
 
 def run(

@@ -16,12 +16,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.roles import Cohort, Timing, setting
-from fedjax_fair.schedules.schedule import RoundTiming, Schedule, Work, no_time
+from fedjax_fair.schedules.schedule import (
+    Arrived,
+    Models,
+    RoundTiming,
+    Schedule,
+    Work,
+    no_time,
+)
 from fedjax_fair.timing import Clock
 from fedjax_fair.timing.clock import NEVER
 from fedjax_fair.utils import checks
 
-__all__ = ["Arrived", "Asynchronous", "InFlight", "Models"]
+__all__ = ["Asynchronous", "InFlight"]
 
 _EVENTS_PER_RESULT = 100
 """Bound of the tasks of a round that have no result, so that a round ends."""
@@ -75,36 +82,6 @@ class InFlight(NamedTuple):
     current: Int[Array, ""]
 
 
-class Models(NamedTuple):
-    """From which models a cohort trains.
-
-    Attributes:
-        models: What clients were sent, ``[rows, ...]``.
-        row: Row of each participant, ``[cohort]``.
-        version: Its round.
-    """
-
-    models: PyTree
-    row: Int[Array, " cohort"]
-    version: Int[Array, " cohort"]
-
-
-class Arrived(NamedTuple):
-    """The results of an update.
-
-    Attributes:
-        cohort: Their clients, in the order of arrival; ``responded`` is false without a result.
-        models: The models that they were trained from; None for the present one.
-        times: Times of the round; None if the schedule is not asynchronous.
-        state: The new state.
-    """
-
-    cohort: Cohort
-    models: Models | None
-    times: RoundTiming | None
-    state: PyTree
-
-
 class Asynchronous(Schedule):
     """Each client starts when a slot is free, and a full buffer of results updates the model.
 
@@ -141,12 +118,7 @@ class Asynchronous(Schedule):
     max_staleness: int | None = setting(checks.non_negative_int, default=None)
 
     def init(self, sent: PyTree, cohort: Cohort) -> InFlight:
-        """Returns free slots at time 0.
-
-        Args:
-            sent: What clients are sent; only the shapes matter.
-            cohort: A cohort of the selector; only the shapes matter.
-        """
+        """Returns free slots at time 0; see `Schedule.init`."""
         (num_slots,) = cohort.clients.shape
         if self.buffer_size > num_slots:
             raise ValueError(

@@ -11,12 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
+from fedjax_fair.roles import Cohort
 from fedjax_fair.timing import Clock
 from fedjax_fair.timing.client_times import ClientTimes
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Tree, setting
 
-__all__ = ["Offline", "RoundTiming", "Schedule", "Work", "add_time", "no_time"]
+__all__ = [
+    "Arrived", "Models", "Offline", "RoundTiming", "Schedule", "Work", "add_time", "no_time",
+]  # fmt: skip
 
 Offline = Literal["abort", "pause", "ignore"]
 
@@ -59,6 +62,36 @@ class RoundTiming(NamedTuple):
     num_discarded: Int[Array, ""]
 
 
+class Models(NamedTuple):
+    """From which models a cohort trains.
+
+    Attributes:
+        models: What clients were sent, ``[rows, ...]``.
+        row: Row of each participant, ``[cohort]``.
+        version: Its round.
+    """
+
+    models: PyTree
+    row: Int[Array, " cohort"]
+    version: Int[Array, " cohort"]
+
+
+class Arrived(NamedTuple):
+    """The clients whose results arrive in a round, and when.
+
+    Attributes:
+        cohort: The clients, in the order of arrival; ``responded`` is false without a result.
+        models: The models that they are trained from; None for the present one.
+        times: Times of the round; None without a schedule, and until they are known.
+        state: The new state of the schedule.
+    """
+
+    cohort: Cohort
+    models: Models | None
+    times: RoundTiming | None
+    state: PyTree
+
+
 class Schedule(Tree):
     """Base class of schedules.
 
@@ -74,6 +107,15 @@ class Schedule(Tree):
     )
     _: KW_ONLY
     offline: Offline = "abort"
+
+    @abstractmethod
+    def init(self, sent: PyTree, cohort: Cohort) -> PyTree:
+        """Returns the state at time 0.
+
+        Args:
+            sent: What clients are sent; only the shapes matter.
+            cohort: A cohort of the selector; only the shapes matter.
+        """
 
     @abstractmethod
     def available(self, state: PyTree) -> Bool[Array, " clients"] | None:

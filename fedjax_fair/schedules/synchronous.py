@@ -6,10 +6,17 @@ from dataclasses import KW_ONLY
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fedjax_fair.roles import Cohort, Number, Timing, setting
-from fedjax_fair.schedules.schedule import RoundTiming, Schedule, Work, add_time, no_time
+from fedjax_fair.schedules.schedule import (
+    Arrived,
+    RoundTiming,
+    Schedule,
+    Work,
+    add_time,
+    no_time,
+)
 from fedjax_fair.timing import Clock
 from fedjax_fair.timing.clock import NEVER
 from fedjax_fair.utils import checks
@@ -81,8 +88,9 @@ class Synchronous(Schedule):
         """Returns the mask of clients that are online; None for all."""
         return self.online(state.clock)
 
-    def init(self, cohort_size: int) -> Progress:
-        """Returns the state at time 0."""
+    def init(self, sent: PyTree, cohort: Cohort) -> Progress:
+        """Returns the state at time 0; see `Schedule.init`."""
+        (cohort_size,) = cohort.clients.shape
         for name in ("num_responses", "min_responses"):
             if (value := getattr(self, name)) is not None and value > cohort_size:
                 raise ValueError(
@@ -96,16 +104,14 @@ class Synchronous(Schedule):
         key: Key[Array, ""],
         state: Progress,
         cohort: Cohort,
-        responded: Bool[Array, " cohort"] | None,
         work: Work,
-    ) -> tuple[Timing, Bool[Array, " cohort"] | None, RoundTiming, Progress]:
+    ) -> Arrived:
         """Returns which results arrive, and when.
 
         Args:
             key: Key of the durations.
             state: The state.
-            cohort: The participants.
-            responded: Participants that are expected to respond; None for all.
+            cohort: The participants, with the mask of expected responses.
             work: What they do.
         """
         clients, size = cohort.clients, cohort.clients.shape[0]
@@ -115,8 +121,8 @@ class Synchronous(Schedule):
         numbers = state.num_tasks + jnp.arange(size, dtype=jnp.int32)
         ends, complete = self.run_tasks(key, numbers, clients, work, start)
         arrives = starts & complete
-        if responded is not None:
-            arrives &= responded
+        if cohort.responded is not None:
+            arrives &= cohort.responded
         deadline = NEVER if self.deadline is None else _milliseconds(self.deadline)
         num_responses = size if self.num_responses is None else self.num_responses
         rank = jnp.argsort(jnp.argsort(jnp.where(arrives, ends, NEVER)))  # Both are stable.
@@ -142,9 +148,9 @@ class Synchronous(Schedule):
             lost=add_time(no_time(num_classes), classes, lost),
             num_discarded=jnp.zeros((), jnp.int32),
         )
-        if self.has_late_results or responded is not None:
-            responded = counts
-        return timing, responded, times, Progress(clock, state.num_tasks + size)
+        has_misses = self.has_late_results or cohort.responded is not None
+        cohort = cohort._replace(responded=counts if has_misses else None, timing=timing)
+        return Arrived(cohort, None, times, Progress(clock, state.num_tasks + size))
 
 
 def _milliseconds(seconds: Number) -> Int[Array, ""]:

@@ -16,13 +16,18 @@ from jaxtyping import PyTree, UInt32
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import (
     FederatedData,
-    map_arrays,
     partition_arrays,
     validate,
     with_partition_arrays,
 )
 from fedjax_fair.parallel.cores import CORES, num_usable_cores, pad_to_multiple, replicate_on_cores
-from fedjax_fair.parallel.mesh import num_run_groups, replicate, shard_data, split_runs
+from fedjax_fair.parallel.mesh import (
+    groups_of_cores,
+    num_run_groups,
+    replicate,
+    shard_data,
+    split_runs,
+)
 from fedjax_fair.training.executable_cache import compile_in, trimmed
 from fedjax_fair.training.stacked import Stacked
 from fedjax_fair.utils import checks
@@ -37,9 +42,9 @@ class RunBatch:
 
     Attributes:
         host_data: The dataset on the host.
-        one_run_per_core: Whether each core of a mesh of ``cores`` makes whole runs.
+        cores: Cores that share one copy of the data; 1 without a mesh of cores.
+        mesh: The mesh. Of cores, if there are no fewer runs, each is a group.
         groups: Groups of devices, each with an equal share of the (padded) runs.
-        multiple: Runs are padded to a multiple of it: of the groups, or of cores with whole runs.
 
     Raises:
         ValueError: If the dataset is invalid or has no test examples, or the numbers of partitions
@@ -60,11 +65,11 @@ class RunBatch:
                 f"seeds={tuple(seeds)}: expected one for each of {data.num_partitions} partitions; "
                 "pass that many seeds, or one partition for all seeds."
             )
-        self.host_data, self.seeds, self.mesh = data, tuple(map(int, seeds)), mesh
+        self.host_data, self.seeds = data, tuple(map(int, seeds))
         self.cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
-        self.one_run_per_core = 1 < self.cores <= len(seeds)
-        self.groups = num_run_groups(mesh)
-        self.multiple = self.cores if self.one_run_per_core else self.groups
+        if mesh is not None and 1 < self.cores <= len(seeds):
+            mesh = groups_of_cores(mesh)
+        self.mesh, self.groups = mesh, num_run_groups(mesh)
         self._placed: dict[int, tuple[Any, jax.Array]] = {}
         self._trimmed = ExitStack()
         # All processes must compile in the same order.
@@ -87,25 +92,17 @@ class RunBatch:
         # Static fields are hashed at every call of a compiled function.
         data, mesh = self.host_data.without_names(), self.mesh
         if data.num_partitions is not None:
-            data = with_partition_arrays(
-                data, pad_to_multiple(partition_arrays(data), self.multiple)
-            )
-        if mesh is None:
-            return on_device(data)
-        if self.one_run_per_core:
-            return map_arrays(data, lambda data: replicate_on_cores(data, mesh))
-        return shard_data(data, mesh)
+            data = with_partition_arrays(data, pad_to_multiple(partition_arrays(data), self.groups))
+        return on_device(data) if mesh is None else shard_data(data, mesh)
 
     def place(self, hyperparams: PyTree) -> tuple[UInt32[np.ndarray, " runs"], PyTree]:
         """Returns the seeds, and leaves ``[runs, ...]`` of hyperparameters on their devices."""
         # Seeds stay on the host, because other processes could not use a key of one device.
         seeds, hyperparams = pad_to_multiple(
-            (np.asarray(self.seeds, np.uint32), hyperparams), self.multiple
+            (np.asarray(self.seeds, np.uint32), hyperparams), self.groups
         )
         if self.mesh is None:
             return seeds, jax.device_put(hyperparams)
-        if self.one_run_per_core:
-            return seeds, replicate_on_cores(hyperparams, self.mesh)
         return seeds, split_runs(hyperparams, self.mesh)
 
     def place_shared(self, method: Stacked) -> Stacked:
@@ -117,7 +114,7 @@ class RunBatch:
         def place(leaf):
             if self.mesh is None:
                 return jax.device_put(leaf)
-            if self.mesh.axis_names == (CORES,):
+            if self.cores > 1:
                 return replicate_on_cores(leaf, self.mesh)
             return replicate(leaf, self.mesh)
 

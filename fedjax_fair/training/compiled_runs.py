@@ -7,7 +7,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree, Shaped
 
 from fedjax_fair.data.federated import PARTS, FederatedData
@@ -15,7 +14,7 @@ from fedjax_fair.numerics import target
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.collectives import AXIS
-from fedjax_fair.parallel.cores import CORES, pad_to_multiple
+from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import shapes_of_runs, split_runs
 from fedjax_fair.results import RECORDED
 from fedjax_fair.roles import ClientMetrics, Model
@@ -75,7 +74,6 @@ class CompiledRuns:
             method,
             batch.mesh,
             shapes=(shapes, jax.tree.structure(batch.data)),
-            one_run_per_core=batch.one_run_per_core,
             train_loss=options.train_loss,
             drop_nonfinite=options.on_nonfinite == "drop_client",
             skip_nonfinite=options.on_nonfinite == "skip_round",
@@ -118,7 +116,6 @@ class CompiledRuns:
         """Estimates the memory of the first device with its share of the runs, or of all cores."""
         batch = self._batch
         executables = self._chunks[self._eval_every].result(), self._evaluate.result()
-        copies = 1 if batch.one_run_per_core else batch.cores
         records = 0
         if target.current().is_cpu:
             summaries, clients = self._evaluation
@@ -132,8 +129,8 @@ class CompiledRuns:
         in_flight = tree_bytes(self._state.models_in_flight)
         return Memory(
             data=device_bytes(batch.data),
-            states=copies * (states - in_flight) // batch.groups,
-            in_flight=copies * in_flight // batch.groups,
+            states=batch.cores * (states - in_flight) // batch.groups,
+            in_flight=batch.cores * in_flight // batch.groups,
             temporaries=batch.cores * max(map(transient_bytes, executables)),
             records=records,
             model=array_bytes(self._shared),
@@ -149,8 +146,9 @@ class CompiledRuns:
 
     def _check_client_states(self) -> None:
         """Raises ``ValueError`` if they exceed the memory of a device."""
-        groups, limit = self._batch.groups, total_memory()
-        if (num_bytes := self._client_state_bytes() // groups) > limit:
+        limit = total_memory()
+        num_bytes = self._batch.cores * self._client_state_bytes() // self._batch.groups
+        if num_bytes > limit:
             raise ValueError(
                 f"the states of {self._batch.host_data.num_clients} clients in "
                 f"{len(self._batch.seeds)} runs need {num_bytes:,} bytes of a device: expected at "
@@ -189,7 +187,7 @@ class CompiledRuns:
     def unpad_runs(self, tree: PyTree) -> PyTree:
         """Removes repeated runs from leaves ``[runs, ...]``; moves them to the host if needed."""
         runs = len(self._batch.seeds)
-        if runs % self._batch.multiple == 0:
+        if runs % self._batch.groups == 0:
             return tree
         return jax.tree.map(lambda leaf: leaf[:runs], jax.device_get(tree))
 
@@ -224,13 +222,10 @@ class CompiledRuns:
 
     def _pad_runs(self, state: RoundState) -> RoundState:
         """Inverts ``unpad_runs`` for a state."""
-        mesh, multiple = self._batch.mesh, self._batch.multiple
-        if mesh is None or len(self._batch.seeds) % multiple == 0:
+        mesh, groups = self._batch.mesh, self._batch.groups
+        if mesh is None or len(self._batch.seeds) % groups == 0:
             return state
-        padded = pad_to_multiple(state, multiple)
-        if self._batch.one_run_per_core:
-            return jax.device_put(padded, NamedSharding(mesh, PartitionSpec(CORES)))
-        return split_runs(padded, mesh)
+        return split_runs(pad_to_multiple(state, groups), mesh)
 
     def _state_on_devices(self) -> RoundState:
         """Returns the shapes of the state, with devices if an evaluation may not read some of it.
@@ -245,7 +240,6 @@ class CompiledRuns:
             state.clients,
             batch.data,
             batch.mesh,
-            one_run_per_core=batch.one_run_per_core,
         )
         return fields._replace(clients=clients)
 
@@ -254,7 +248,7 @@ class CompiledRuns:
 
     def _evaluate_arguments(self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
         per_run, shared = self._evaluated
-        cohorts = pad_to_multiple(cohort, self._batch.multiple)
+        cohorts = pad_to_multiple(cohort, self._batch.groups)
         if not self._is_personalized:
             state = RoundState.of_model(state.variables, state.participation)
         return ((state, cohorts), per_run), shared, self._batch.data

@@ -11,7 +11,6 @@ belongs to a jitted function as long as the function exists, so that shapes have
 from __future__ import annotations
 
 import ctypes
-import gc
 import hashlib
 import math
 import os
@@ -156,7 +155,7 @@ def trimmed() -> Iterator[None]:
         if clears:  # Executables stay, and are found by their text.
             jax.clear_caches()
         if has_compiled:
-            gc.collect()
+            # No collection of garbage: functions and arrays of a `fit` are in no cycles.
             with suppress(OSError, AttributeError):  # Of another C library than that of GNU.
                 ctypes.CDLL(None).malloc_trim(0)
 

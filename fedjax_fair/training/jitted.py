@@ -15,7 +15,6 @@ from fedjax_fair.data.federated import FederatedData, partition_arrays, with_par
 from fedjax_fair.evaluation.clients import evaluate
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
 from fedjax_fair.roles import PERSONALIZED, ClientMetric, Metric, Model
 from fedjax_fair.rounds.base_round import BaseRound
@@ -55,7 +54,6 @@ def make_functions(
     mesh: Mesh | None = None,
     *,
     shapes: Hashable = (),
-    one_run_per_core: bool = False,
     train_loss: bool,
     drop_nonfinite: bool = False,
     skip_nonfinite: bool = False,
@@ -68,14 +66,11 @@ def make_functions(
     call may have been defined again.
     """
     make_training = reuse_if_installed(_training, method.first, shapes)
-    init, step = make_training(
-        method.structure, mesh, one_run_per_core, drop_nonfinite, skip_nonfinite
-    )
+    init, step = make_training(method.structure, mesh, drop_nonfinite, skip_nonfinite)
     evaluation = make_evaluation(
         method if method.first.is_personalized else method.field("model"),
         mesh,
         shapes=shapes,
-        one_run_per_core=one_run_per_core,
         train_loss=train_loss,
         custom_metrics=custom_metrics,
     )
@@ -87,14 +82,13 @@ def make_evaluation(
     mesh: Mesh | None = None,
     *,
     shapes: Hashable = (),
-    one_run_per_core: bool = False,
     train_loss: bool,
     custom_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> Any:
     """Returns the function ``evaluate`` of a model, or of a method with personalized models."""
     custom_metrics = tuple(custom_metrics)
     make = reuse_if_installed(_evaluation, (evaluated.first, custom_metrics), shapes)
-    return make(evaluated.structure, mesh, one_run_per_core, train_loss, custom_metrics)
+    return make(evaluated.structure, mesh, train_loss, custom_metrics)
 
 
 def reuse_if_installed(cached: Any, value: Any, shapes: Hashable = ()) -> Callable[..., Any]:
@@ -114,11 +108,10 @@ def reuse_if_installed(cached: Any, value: Any, shapes: Hashable = ()) -> Callab
 def _training(
     structure: StackedDef,
     mesh: Mesh | None,
-    one_run_per_core: bool,
     drop_nonfinite: bool,
     skip_nonfinite: bool,
 ) -> tuple[Any, Any]:
-    mapped = partial(over_runs, mesh=mesh, one_run_per_core=one_run_per_core)
+    mapped = partial(over_runs, mesh=mesh)
 
     def init(runs, shared, data):
         def init_run(run, data, store, shared):
@@ -152,7 +145,6 @@ def _training(
 def _evaluation(
     structure: StackedDef,
     mesh: Mesh | None,
-    one_run_per_core: bool,
     train_loss: bool,
     custom_metrics: tuple[Metric | ClientMetric, ...],
 ) -> Any:
@@ -188,7 +180,7 @@ def _evaluation(
     def evaluate_runs(runs, shared, data):
         (state, cohort), leaves = runs
         runs = (state._replace(clients=()), cohort), leaves
-        mapped = over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)
+        mapped = over_runs(evaluate_run, mesh)
         return mapped(runs, data, state.clients, shared)[0]
 
     return jax.jit(evaluate_runs)
@@ -208,9 +200,7 @@ def summary_metrics(
     )
 
 
-def over_runs(
-    function: Callable, mesh: Mesh | None = None, *, one_run_per_core: bool = False
-) -> Callable:
+def over_runs(function: Callable, mesh: Mesh | None = None) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
     An accelerator vmaps over runs. A CPU and devices that share runs loop over them.
@@ -219,7 +209,6 @@ def over_runs(
         function: ``function(run, data, store, shared) -> (result, store)``, with the clients' state
             of a run, or ``()``, and arrays that all runs share.
         mesh: Devices; None for one.
-        one_run_per_core: Whether each device of a mesh of cores makes whole runs.
 
     Returns:
         ``mapped(runs, data, store=(), shared=()) -> (results, store)``.
@@ -253,7 +242,7 @@ def over_runs(
         return results, store.replace(arrays=arrays)
 
     if mesh is not None:
-        over = cores.over_runs(over, mesh) if one_run_per_core else over_mesh(over, mesh)
+        over = over_mesh(over, mesh)
 
     def mapped(runs, data: FederatedData, store: Store | tuple[()] = (), shared: Any = ()):
         partitions = None if data.num_partitions is None else partition_arrays(data)

@@ -42,7 +42,7 @@ from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.jitted import summary_metrics
 from fedjax_fair.training.memory_estimate import Memory
 from fedjax_fair.training.stacked import Stacked
-from fedjax_fair.training.train_options import TrainOptions
+from fedjax_fair.training.train_options import TrainOptions, evaluated_rounds
 from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
@@ -217,7 +217,6 @@ def train_loop(
             return bool((clock.as_seconds() >= options.until_seconds).all())
 
         # A resumed run does not repeat the evaluation of its checkpoint, but its warnings.
-        stop = False
         if store is not None and resumed:
             state = functions.from_saved(
                 state, lambda template: store.restore(template, best_tracker)
@@ -228,8 +227,11 @@ def train_loop(
         else:
             stop = evaluate(functions.empty_cohort)
         # Compiled functions cannot raise, so the host checks the diagnostics of each chunk.
-        while not stop and history.round < rounds:
-            state, info = functions.step(state, min(options.eval_every, rounds - history.round))
+        evaluated = evaluated_rounds(rounds, options.eval_every)
+        for end in evaluated[evaluated > history.round].tolist():
+            if stop:
+                break
+            state, info = functions.step(state, end - history.round)
             info = jax.device_get(info)
             if not functions.is_centralized:
                 check_participants(info.clients, data.num_clients, history.round, seeds)
@@ -239,7 +241,7 @@ def train_loop(
             monitor.check_rounds(info, history.round)
             history.add_rounds(info)
             stop = evaluate(info.clients[:, -1], info) or is_late()
-            if store is not None and (stop or history.round == rounds or store.due):
+            if store is not None and (stop or end == rounds or store.due):
                 store.save(functions.to_saved(state), history, best_tracker)
 
     num_trained = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(state.variables.params))

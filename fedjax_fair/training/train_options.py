@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
+from jaxtyping import Int
+
 from fedjax_fair.metrics import ALL_SUMMARIES, quantities
 from fedjax_fair.results import RECORDED
 from fedjax_fair.roles import ClientMetric, Metric
 from fedjax_fair.utils import checks
 
-__all__ = ["OnNonfinite", "TrainOptions"]
+__all__ = ["OnNonfinite", "TrainOptions", "evaluated_rounds"]
 
 OnNonfinite = Literal["raise", "drop_client", "skip_round"]
 
@@ -58,6 +61,16 @@ class TrainOptions:
         if self.until_seconds is not None:
             checks.positive("until_seconds", self.until_seconds)
         _check_metrics(self.metrics)
+
+
+def evaluated_rounds(rounds: int, eval_every: int) -> Int[np.ndarray, " evaluations"]:
+    """Returns the rounds of the evaluations: before training, at intervals, and at the end.
+
+    Examples:
+        >>> evaluated_rounds(rounds=7, eval_every=3).tolist()
+        [0, 3, 6, 7]
+    """
+    return np.array([*range(0, rounds, eval_every), rounds])
 
 
 def _check_metrics(metrics: Sequence[Metric | ClientMetric]) -> None:

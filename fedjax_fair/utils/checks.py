@@ -33,7 +33,7 @@ def representable(name: str, value: Any) -> None:
     """
     array = None if isinstance(value, Tracer) else _real_array(value, many=True)
     if array is not None and (limits := _exceeded_limits(array)) is not None:
-        raise ValueError(f"{name}={_show(value)}: expected {limits}.")
+        raise ValueError(f"{name}={show(value)}: expected {limits}.")
 
 
 def _check_real(valid: Callable[[Any], Any], expected: str) -> Callable[..., None]:
@@ -53,12 +53,12 @@ def _check_real(valid: Callable[[Any], Any], expected: str) -> Callable[..., Non
         elif np.asarray(value).dtype.kind == "u" and not many:  # Its negative would be large.
             problem = f"{wanted}, as a float or a signed integer"
         if problem is not None:
-            raise ValueError(f"{name}={_show(value)}: expected {problem}.")
+            raise ValueError(f"{name}={show(value)}: expected {problem}.")
 
     return check
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
     """Prints a value on one line, and long ones in part."""
     if isinstance(value, int) and abs(value) >= 10**20:  # Python refuses to print 4,300 digits.
         return f"{'-' if value < 0 else ''}2**{value.bit_length() - 1}..."
@@ -112,7 +112,7 @@ def integer(name: str, value: Any, *, at_least: int = 1, at_most: int) -> None:
     array = _real_array(value, many=False)
     if array is None or array.dtype.kind == "f" or not at_least <= array <= at_most:
         expected = f"an integer >= {at_least} and <= {at_most}"
-        raise ValueError(f"{name}={_show(value)}: expected {expected}.")
+        raise ValueError(f"{name}={show(value)}: expected {expected}.")
 
 
 def positive_int(
@@ -133,14 +133,14 @@ def positive_int(
     if not (is_int(value) and 1 <= value <= at_most):
         limit = "" if at_most == math.inf else f" and <= {at_most}"
         limit += "".join(f" or {word!r}" for word in words)
-        raise ValueError(f"{name}={_show(value)}: expected an integer >= 1{limit}.")
+        raise ValueError(f"{name}={show(value)}: expected an integer >= 1{limit}.")
 
 
 def non_negative_int(name: str, value: Any, *, at_most: int = 2**63 - 1) -> None:
     """Checks for a Python or NumPy integer in ``[0, at_most]``."""
     if not is_int(value) or not 0 <= value <= at_most:
         limit = f" and <= {at_most}" if is_int(value) and value > 0 else ""
-        raise ValueError(f"{name}={_show(value)}: expected an integer >= 0{limit}.")
+        raise ValueError(f"{name}={show(value)}: expected an integer >= 0{limit}.")
 
 
 def is_int(value: Any) -> TypeGuard[int]:
@@ -151,7 +151,7 @@ def is_int(value: Any) -> TypeGuard[int]:
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Checks for one of some strings."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name}={_show(value)}: expected one of {', '.join(map(repr, choices))}.")
+        raise ValueError(f"{name}={show(value)}: expected one of {', '.join(map(repr, choices))}.")
 
 
 def instance(name: str, value: Any, kind: type, example: str) -> None:
@@ -165,7 +165,7 @@ def instance(name: str, value: Any, kind: type, example: str) -> None:
 def function(name: str, value: Any, expectation: str) -> None:
     """Checks for a callable."""
     if not callable(value):
-        raise ValueError(f"{name}={_show(value)}: expected a function {expectation}.")
+        raise ValueError(f"{name}={show(value)}: expected a function {expectation}.")
 
 
 def installed(what: str, package: str, extra: str) -> None:
@@ -189,11 +189,10 @@ def seeds(name: str, value: Any, *, different: bool = True) -> None:
         values = ()
     if not values or not all(is_int(seed) and 0 <= seed < 2**32 for seed in values):
         raise ValueError(
-            f"{name}={_show(value)}: expected one or more integers in [0, 2**32), such as (0, 1, "
-            "2)."
+            f"{name}={show(value)}: expected one or more integers in [0, 2**32), such as (0, 1, 2)."
         )
     if different and len(set(values)) < len(values):
-        raise ValueError(f"{name}={_show(value)}: expected different seeds; remove repeated ones.")
+        raise ValueError(f"{name}={show(value)}: expected different seeds; remove repeated ones.")
 
 
 def items(name: str, value: Any, size: int) -> None:
@@ -213,4 +212,4 @@ def items(name: str, value: Any, size: int) -> None:
     else:
         return
     shown = value if array is None else array.tolist()
-    raise ValueError(f"{name}={_show(shown)}: expected {expected}.")
+    raise ValueError(f"{name}={show(shown)}: expected {expected}.")

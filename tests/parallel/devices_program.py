@@ -394,8 +394,7 @@ def chunk_on(name, method, data, count):
     with RunBatch(data, tuple(range(count)), mesh) as batch:
         init, step, _ = make_functions(
             stacked,
-            mesh,
-            one_run_per_core=batch.one_run_per_core,
+            batch.mesh,
             train_loss=False,
         )
         seeds, per_run = batch.place(stacked.per_run)

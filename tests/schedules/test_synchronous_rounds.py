@@ -18,12 +18,13 @@ COHORT = Cohort(jnp.arange(5), jnp.full(5, 0.2))
 
 @jax.jit
 def respond(schedule, responded=None):
-    return schedule.respond(jax.random.key(0), schedule.init(5), COHORT, responded, WORK)[:3]
+    cohort = COHORT._replace(responded=responded)
+    return schedule.respond(jax.random.key(0), schedule.init((), COHORT), cohort, WORK)
 
 
 def summary(schedule, responded=None):
-    _, arrived, times = respond(schedule, responded)
-    counts = None if arrived is None else np.flatnonzero(arrived).tolist()
+    cohort, _, times, _ = respond(schedule, responded)
+    counts = None if cohort.responded is None else np.flatnonzero(cohort.responded).tolist()
     seconds = [part.as_seconds().tolist() for part in (times.clock, times.spent, times.lost)]
     return counts, *seconds
 
@@ -83,8 +84,9 @@ def test_clients_go_offline(offline, counts, clock, lost):
 def test_a_round_of_offline_clients_starts_later():
     intervals = [[(30, 100)], [(40, 100)], [(30, 100)], [(50, 100)], [(50, 100)]]
     times = TIMES.replace(online=Online.from_intervals(intervals, 100))
-    _, arrived, found = respond(Synchronous(times))
-    assert np.flatnonzero(arrived).tolist() == np.flatnonzero(found.started).tolist() == [0, 2]
+    cohort, _, found, _ = respond(Synchronous(times))
+    responded = np.flatnonzero(cohort.responded).tolist()
+    assert responded == np.flatnonzero(found.started).tolist() == [0, 2]
     assert found.dispatched.as_seconds().tolist() == [30] * 5
     assert found.arrived.as_seconds().tolist() == [38, 30, 40, 30, 30]
     assert found.clock.as_seconds() == 40
@@ -97,10 +99,10 @@ def test_each_task_has_its_own_jitter():
 
     @jax.jit
     def two_rounds():
-        state, ends = schedule.init(5), []
+        state, ends = schedule.init((), COHORT), []
         for _ in range(2):
-            timing, _, _, state = schedule.respond(jax.random.key(0), state, COHORT, None, work)
-            ends.append(timing.milliseconds)
+            cohort, _, _, state = schedule.respond(jax.random.key(0), state, COHORT, work)
+            ends.append(cohort.timing.milliseconds)
         return jnp.stack(ends)
 
     assert np.unique(np.asarray(two_rounds()) - 1000 * TIMES.seconds_per_task).size == 10
@@ -118,4 +120,4 @@ def test_each_task_has_its_own_jitter():
 )
 def test_settings_out_of_range(settings, message):
     with pytest.raises(ValueError, match=message):
-        Synchronous(TIMES, **settings).init(5)
+        Synchronous(TIMES, **settings).init((), COHORT)

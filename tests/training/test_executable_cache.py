@@ -1,11 +1,14 @@
 """Caches of compiled functions keep the latest ones."""
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import pytest
+from conftest import make_federation
 
+import fedjax_fair as ff
 from fedjax_fair.training import executable_cache
 from fedjax_fair.training.executable_cache import MAX_SHAPES, cache_by_shape, compile_in, trimmed
 
@@ -76,3 +79,21 @@ def test_caches_of_jax_are_cleared_between_batches_only(monkeypatch):
     with ThreadPoolExecutor(1) as threads, trimmed():
         compile_in(threads, lower(1))
     assert len(cleared) == 1
+
+
+def test_a_fit_leaves_no_arrays_to_the_garbage_collector():
+    data = make_federation()
+    fedavg = ff.Round(
+        ff.models.logistic(data.num_classes),
+        ff.selectors.Uniform(2),
+        ff.solvers.SGD(0.1, 2, steps=1),
+        ff.aggregators.Mean(),
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(jax.live_arrays())
+        ff.fit(fedavg, data, rounds=1)
+        assert len(jax.live_arrays()) == before
+    finally:
+        gc.enable()

@@ -13,7 +13,8 @@ from experiments.benchmarks.accelerators.costs import Cost, Program, read_progra
 from experiments.benchmarks.accelerators.trip_counts import TripCounts
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.plan import AheadOfTime, Plan, num_evaluations
+from fedjax_fair.planning.plan import AheadOfTime, Plan
+from fedjax_fair.training.train_options import evaluated_rounds
 
 __all__ = [
     "RATES",
@@ -131,4 +132,4 @@ def seconds_of_runs(
 
     chunks = rounds / min(eval_every, rounds)
     total = seconds(programs.init) + chunks * seconds(programs.steps)
-    return total + num_evaluations(rounds, eval_every) * seconds(programs.evaluation)
+    return total + len(evaluated_rounds(rounds, eval_every)) * seconds(programs.evaluation)

@@ -8,7 +8,7 @@ label, so that labels stay as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -25,6 +25,7 @@ from fedjax_fair.data.partitions.partitioner import (
     parts_by_weight,
 )
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = ["biased", "split_by_request"]
 
@@ -116,7 +117,7 @@ def biased(
             checks.positive_int("size", one)
         _check_shape("size", size, [(), (num_clients,)], "an integer, or one for each client")
     if scenario is not None:
-        checks.one_of("scenario", scenario, ("attribute", "value", "prevalence", "base_rate"))
+        checks.one_of("scenario", scenario, get_args(Scenario))
         if prevalence is not None:
             raise ValueError(
                 f"prevalence with {scenario=}: expected None; leave one of the two out."
@@ -228,10 +229,8 @@ def split_by_request(
     joint = np.ravel_multi_index(codes, [len(values) for values in requested.values])
     joint = np.where(is_known, joint, -1)
     pools = _count(labels[is_known], joint[is_known], requested.cells.shape[1])
-    try:
+    with error_prefix("Test examples: "):
         counts = _draw_counts(requested, pools, None)
-    except ValueError as error:
-        raise ValueError(f"Test examples: {error}") from None
     return _draw(requested, counts, labels, joint, seed)
 
 

@@ -77,8 +77,6 @@ def acs(
     """
     checks.one_of("task", task, tuple(TASKS))
     checks.unit_interval("test", test)
-    checks.unit_interval("validation_fraction", validation_fraction)
-    checks.non_negative_int("seed", seed)
     table, codes = survey_rows(frame, task, sensitive_features)
     return from_table(
         table,

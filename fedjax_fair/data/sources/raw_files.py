@@ -16,7 +16,6 @@ from fedjax_fair.data.sources.source import (
     Examples,
     Info,
     Splits,
-    existing,
     resolve_data_dir,
 )
 
@@ -119,10 +118,7 @@ def find(name: str, data_dir: DataDir = None) -> RawFiles | None:
     root = resolve_data_dir(data_dir)
     for folder in (root, *(root / subfolder for subfolder in folders)):
         paths: dict[str, Any] = {
-            # Some copies have a dot before `idx`.
-            file: existing(folder, file, file.replace("-idx", ".idx"))
-            for files in names.values()
-            for file in files
+            file: _existing(folder, file) for files in names.values() for file in files
         }
         if any(paths.values()):
             break
@@ -143,6 +139,13 @@ def find(name: str, data_dir: DataDir = None) -> RawFiles | None:
         train_file, test_file = files["train"][0], files["test"][0]
         raise DamagedError(f"{test_file}: expected images as large as in {train_file}.")
     return RawFiles(Info(folder, train[1:], num_classes, train[0], test[0]), files, label_bytes)
+
+
+def _existing(folder: Path, name: str) -> Path | None:
+    """Returns a file of a folder, compressed or not; some copies have a dot before ``idx``."""
+    names = (name, name.replace("-idx", ".idx"))
+    paths = (folder / f"{each}{suffix}" for each in names for suffix in ("", ".gz"))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _idx_images_shape(images: Path, labels: Path) -> tuple[int, ...]:

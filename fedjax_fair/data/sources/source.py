@@ -14,7 +14,7 @@ from fedjax_fair.data.partitions.partition import iid
 from fedjax_fair.data.partitions.partitioner import Partitioner
 from fedjax_fair.data.tables.table_encoding import TableEncoding
 
-__all__ = ["DataDir", "Examples", "Info", "Source", "Splits", "existing", "resolve_data_dir"]
+__all__ = ["DataDir", "Examples", "Info", "Source", "Splits", "resolve_data_dir"]
 
 DataDir = str | os.PathLike[str] | None
 
@@ -131,12 +131,6 @@ class Source(NamedTuple):
         train, test, num_classes, *_ = self.read(location)
         num_test = 0 if test is None else len(test.labels)
         return Info(None, train.features.shape[1:], num_classes, len(train.labels), num_test)
-
-
-def existing(folder: Path, *names: str) -> Path | None:
-    """Returns the first file of a folder that has one of some names, or is compressed."""
-    paths = (folder / f"{name}{suffix}" for name in names for suffix in ("", ".gz"))
-    return next((path for path in paths if path.is_file()), None)
 
 
 def resolve_data_dir(data_dir: DataDir) -> Path:

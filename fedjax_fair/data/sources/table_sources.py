@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,6 @@ from fedjax_fair.data.sources.source import (
     Info,
     Source,
     Splits,
-    existing,
     resolve_data_dir,
 )
 from fedjax_fair.data.tables.table_encoding import check_columns, fit_encoding
@@ -52,8 +52,8 @@ class TableSet(NamedTuple):
         client: Column whose values are the natural clients.
         sensitive_features: Columns of sensitive features, which are also features.
         exclude: Columns that are not features.
-        originals: Names of the publisher's files, the one of test rows last if there is one; or
-            a pattern of names, of which there is any number.
+        originals: Names or patterns of names of the publisher's files, the one of test rows last if
+            there is one.
         read_original: Reads the training and the test rows of these files.
         prepare: Changes the rows of a file before they are encoded.
         split: Column with the publisher's split, ``"train"`` or ``"test"``, or None.
@@ -221,16 +221,14 @@ def find_table(name: str, data_dir: DataDir = None) -> TableFiles:
             if (path := folder / f"{name}{suffix}").is_file():
                 return TableFiles(name, (path,), is_prepared=True)
     for folder in folders:
-        if any("*" in file for file in originals):
-            if paths := sorted(folder.glob(originals[0])):
-                return TableFiles(name, tuple(paths), is_prepared=False)
-            continue
-        paths = [existing(folder, file) for file in originals]
-        if any(paths):
-            missing = [file for file, path in zip(originals, paths, strict=True) if path is None]
-            if missing:
+        found = {
+            file: sorted(folder.glob(file)) or sorted(folder.glob(f"{file}.gz"))
+            for file in originals
+        }
+        if any(found.values()):
+            if missing := [file for file, paths in found.items() if not paths]:
                 raise DamagedError(f"{folder / missing[0]}: expected it beside {originals[0]}.")
-            return TableFiles(name, tuple(path for path in paths if path), is_prepared=False)
+            return TableFiles(name, tuple(chain(*found.values())), is_prepared=False)
     hint = f" or the original files: {', '.join(originals)}" if originals else ""
     raise FileNotFoundError(
         f"{name!r} is not in {root}: expected tables/{name}.csv.gz{hint}; "

@@ -26,6 +26,7 @@ from fedjax_fair.data.text.words import count_words, frequent_words
 from fedjax_fair.data.transforms import with_unseen
 from fedjax_fair.numerics.labels import MASKED_LABEL
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = ["from_leaf"]
 
@@ -183,12 +184,10 @@ def _from_features(
     if of_parts[1] is not None:
         options |= {"test_features": features[1], "test_labels": labels[1]}
         options["test_clients"] = owners[1]
-    try:
+    with error_prefix(f"{place}: "):
         made = from_arrays(features[0], labels[0], clients=owners[0], **options)
         is_central = of_parts[2] is not None
         return with_central_test(made, features[-1], labels[-1]) if is_central else made
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
 
 
 def _shaped(place: str, features: np.ndarray, shape: Sequence[int]) -> np.ndarray:

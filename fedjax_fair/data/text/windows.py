@@ -236,13 +236,13 @@ def check_vocabulary(vocabulary: Any) -> str:
     """Checks for a string of different characters, and returns it."""
     require(
         isinstance(vocabulary, str) and vocabulary,
-        f"vocabulary={_shown(vocabulary)}: expected a string of different characters, such as "
+        f"vocabulary={checks.show(vocabulary)}: expected a string of different characters, such as "
         "characters(texts).",
     )
     repeated = [each for each, count in Counter(vocabulary).items() if count > 1]
     require(
         not repeated,
-        f"vocabulary={_shown(vocabulary)}: {repeated[:1]} occurs twice; expected different "
+        f"vocabulary={checks.show(vocabulary)}: {repeated[:1]} occurs twice; expected different "
         "characters.",
     )
     return vocabulary
@@ -252,7 +252,7 @@ def _speeches_of(texts: Any) -> dict[str, list[str]]:
     """Checks texts, and returns the speeches of each client."""
     require(
         isinstance(texts, Mapping) and texts,
-        f"texts={_shown(texts)}: expected the text of one or more clients by name, such as "
+        f"texts={checks.show(texts)}: expected the text of one or more clients by name, such as "
         "{'Romeo': ['Ay me!'], 'Juliet': ['Ay me!']}.",
     )
     check_names("texts", tuple(texts), len(texts))
@@ -263,8 +263,8 @@ def _speeches_of(texts: Any) -> dict[str, list[str]]:
             isinstance(each, Sequence)
             and not isinstance(each, bytes | bytearray)
             and all(isinstance(speech, str) for speech in each),
-            f"texts[{name!r}]={_shown(of_client)}: expected a string, or a list of strings, such "
-            "as ['Ay me!'].",
+            f"texts[{name!r}]={checks.show(of_client)}: expected a string, or a list of strings, "
+            "such as ['Ay me!'].",
         )
         require(len(each), f"texts[{name!r}]=[]: expected one or more speeches; leave it out.")
         empty = [place for place, speech in enumerate(each) if not speech]
@@ -275,8 +275,3 @@ def _speeches_of(texts: Any) -> dict[str, list[str]]:
         )
         speeches[name] = list(each)
     return speeches
-
-
-def _shown(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
