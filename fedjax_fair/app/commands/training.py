@@ -30,6 +30,7 @@ from fedjax_fair.parallel import processes
 from fedjax_fair.planning import machines
 from fedjax_fair.training.batch import check_debugging
 from fedjax_fair.training.loop import Callback
+from fedjax_fair.utils import checks
 from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["resume", "run", "run_plan", "run_sweep"]
@@ -55,6 +56,8 @@ def run_sweep(wanted: Request) -> None:
     options, varied = wanted.options, wanted.varied
     config = replace(wanted.config, output=Config.output)
     if options.dry_run:
+        if options.runs_per_batch is not None:  # `sweep` checks it, too.
+            checks.positive_int("runs_per_batch", options.runs_per_batch)
         config, axes, groups = plan_sweep(config, varied, seeds=wanted.seeds)
         print_dry_run(config, groups, axes)
         return

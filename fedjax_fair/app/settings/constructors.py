@@ -11,13 +11,13 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from fedjax_fair.app.overview import STORED
 from fedjax_fair.app.settings.setting import (
     REQUIRED,
     Description,
     Setting,
     describe_type,
     members,
-    stored,
 )
 
 __all__ = [
@@ -155,7 +155,7 @@ def describe(constructor: Callable[..., Any]) -> Description:
     """
     match constructor:
         case Reference(name):
-            written = stored()["descriptions"].get(name)
+            written = STORED["descriptions"].get(name)
             return describe(constructor.resolve()) if written is None else Description.read(written)
         case Wrapping(outer, inner):
             found, settings = describe(outer), dict(settings_of(inner))

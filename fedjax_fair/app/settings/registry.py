@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from fedjax_fair.app.overview import STORED
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.constructors import (
     LazyModule,
@@ -20,7 +21,7 @@ from fedjax_fair.app.settings.constructors import (
     settings_of,
 )
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.app.settings.setting import REQUIRED, Setting, stored
+from fedjax_fair.app.settings.setting import REQUIRED, Setting
 
 if TYPE_CHECKING:
     from fedjax_fair import (
@@ -413,7 +414,7 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
 
 
 METRICS: dict[str, Callable[..., ClientMetric]] = {
-    name: Reference(f"metrics.predictions.{name}") for name in stored()["metrics"]
+    name: Reference(f"metrics.predictions.{name}") for name in STORED["metrics"]
 }
 """Metrics of clients; some take ``num_classes``."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ class Request(NamedTuple):
         config: The resolved configuration.
         varied: Values of the settings to vary.
         seeds: Seeds that are given like settings to vary.
+        given: Options on the command line.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Request(NamedTuple):
     config: Config
     varied: dict[str, Sequence[Any]]
     seeds: tuple[int, ...] | None
+    given: Collection[str]
 
 
 def request(kind: Any, arguments: list[str], *, varies: bool = True) -> Request:
@@ -104,7 +106,7 @@ def request(kind: Any, arguments: list[str], *, varies: bool = True) -> Request:
     (seeds,) = varied.pop("seeds", [None])
     explain_one_seed(values | {"seeds=": seeds or ()})
     name = preset if is_named else config.data.name.replace("/", "-")
-    return Request(name, parsed, config, varied, seeds)
+    return Request(name, parsed, config, varied, seeds, values.keys())
 
 
 def _settings_after_options(options: Sequence[str]) -> list[int]:

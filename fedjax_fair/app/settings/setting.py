@@ -6,19 +6,15 @@ The stored descriptions are of the package's classes, which need not be imported
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 __all__ = [
-    "FILE",
     "REQUIRED",
     "Description",
     "Setting",
@@ -28,11 +24,7 @@ __all__ = [
     "members",
     "parse_float",
     "parse_value",
-    "stored",
 ]
-
-FILE = Path(__file__).parent / "descriptions.json"
-"""Made by ``python -m fedjax_fair.app.settings.catalog``."""
 
 REQUIRED = inspect.Parameter.empty
 """Default of a parameter without one."""
@@ -114,12 +106,6 @@ class Description(NamedTuple):
         """Reads a description from JSON."""
         settings = {name: Setting.read(name, item) for name, item in written["settings"].items()}
         return cls(**{**written, "settings": MappingProxyType(settings)})
-
-
-@cache
-def stored() -> dict[str, dict[str, Any]]:
-    """Returns ``FILE``: descriptions of classes, server views of methods, defaults of sources."""
-    return json.loads(FILE.read_text("utf8"))
 
 
 def members(kind: Any) -> tuple[Any, ...]:
