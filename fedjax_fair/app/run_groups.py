@@ -13,7 +13,7 @@ from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import Setting
 from fedjax_fair.app.settings.named_methods import method_settings
-from fedjax_fair.app.settings.names import NETWORK, SettingKey, change, setting_names, vary
+from fedjax_fair.app.settings.names import NETWORK, SETTINGS, SettingKey, change, vary
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
@@ -88,7 +88,7 @@ def plan_sweep(
                 f"data.{name}={value!r}: expected {expected!r} in a sweep, which keeps no trained "
                 "models; run evaluates unseen clients."
             )
-    axes = [_axis(config, name, values) for name, values in varied.items()]
+    axes = [_axis(name, values) for name, values in varied.items()]
     if len({axis.key for axis in axes}) < len(axes):
         raise ValueError(f"{', '.join(varied)}: expected each setting once; remove the copies.")
     return config, axes, groups_of(config, axes, memory)
@@ -121,8 +121,8 @@ def groups_of(
     return groups
 
 
-def _axis(config: Config, name: str, values: Sequence[Any]) -> Axis:
-    key = lookup("setting", name, setting_names(config))
+def _axis(name: str, values: Sequence[Any]) -> Axis:
+    key = lookup("setting", name, SETTINGS)
     if not len(values) or len(set(values)) < len(values):
         raise ValueError(f"{name}={list(values)!r}: expected one or more different values.")
     if key[1] in ("seeds", "delta") or key[0] == "data":
