@@ -76,13 +76,7 @@ class Resume:
     def __call__(self) -> None:
         from fedjax_fair.app.commands.training import resume
 
-        resume(
-            self.run,
-            self.training.rounds,
-            self.log,
-            quiet=self.quiet,
-            allow_changed_code=self.allow_changed_code,
-        )
+        resume(self)
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,10 @@ if TYPE_CHECKING:
     from fedjax_fair.data import Partitioner
     from fedjax_fair.roles import ClientMetric, Model
 else:  # Attributes are names, so that a command imports only the classes that it calls.
-    aggregators, communication, data, faults, models = map(
-        LazyModule, ("aggregators", "communication", "data", "faults", "models")
-    )
-    schedules, selectors, server_optimizers, solvers, training = map(
-        LazyModule, ("schedules", "selectors", "server_optimizers", "solvers", "training")
-    )
+    aggregators, communication, data = map(LazyModule, ("aggregators", "communication", "data"))
+    faults, models, schedules = map(LazyModule, ("faults", "models", "schedules"))
+    selectors, server_optimizers = map(LazyModule, ("selectors", "server_optimizers"))
+    solvers, training = map(LazyModule, ("solvers", "training"))
 
 __all__ = [
     "COHORT_SIZE",
@@ -202,18 +200,14 @@ GROUPS: dict[str, dict[str, Method]] = {
             solver=solvers.Ditto,
         ),
         "fedper": Method(
-            "A shared body, and a head of each client, trained together",
-            solver=solvers.FedPer,
+            "A shared body, and a head of each client, trained together", solver=solvers.FedPer
         ),
         "fedrep": Method(
             "A shared body, and a head of each client that is trained first",
             solver=solvers.FedRep,
             weighting="uniform",
         ),
-        "lg_fedavg": Method(
-            "A shared head, and a body of each client",
-            solver=solvers.LGFedAvg,
-        ),
+        "lg_fedavg": Method("A shared head, and a body of each client", solver=solvers.LGFedAvg),
         "fedbn": Method(
             "FedAvg with batch normalization that stays on each client",
             solver=solvers.FedBN,
