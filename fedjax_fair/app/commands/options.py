@@ -17,7 +17,7 @@ from fedjax_fair.app.settings.config import (
     MaximizeMovielens,
     MaximizeScores,
 )
-from fedjax_fair.app.settings.sections import default_hint
+from fedjax_fair.app.settings.setting import default_hint
 
 __all__ = ["Contributions", "Exemplars", "Movielens", "Plan", "Resume", "Run", "RunPath", "Sweep"]
 

@@ -22,7 +22,7 @@ from fedjax_fair.app.commands.options import RunPath
 from fedjax_fair.app.experiment_data import load_data
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.sections import default_hint
+from fedjax_fair.app.settings.setting import default_hint
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.metrics.thresholds import Constraint
 from fedjax_fair.results.csv_text import to_csv

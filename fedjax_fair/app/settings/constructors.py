@@ -30,7 +30,6 @@ __all__ = [
     "construct",
     "describe",
     "describe_signature",
-    "innermost",
     "settings_of",
 ]
 
@@ -115,7 +114,7 @@ class Renamed:
 
 def class_of(role: Callable[..., Any]) -> Any:
     """Returns the class or function within a `Reference`, `Wrapping`, `Renamed` or ``partial``."""
-    named = innermost(role)
+    named = _named(role)[0]
     return named.resolve() if isinstance(named, Reference) else named
 
 
@@ -126,20 +125,22 @@ def class_names(role: Callable[..., Any]) -> list[str]:
         >>> class_names(Wrapping(Reference("solvers.Ditto"), Reference("solvers.SGD"), "solver"))
         ['fedjax_fair.solvers.Ditto', 'fedjax_fair.solvers.SGD']
     """
-    if isinstance(role, Wrapping):
-        return [*class_names(role.outer), *class_names(role.inner)]
-    named = innermost(role)
-    if isinstance(named, Reference):
-        return [f"fedjax_fair.{named.name}"]
-    return [f"{named.__module__}.{named.__qualname__}"]
+    return [
+        f"fedjax_fair.{named.name}"
+        if isinstance(named, Reference)
+        else f"{named.__module__}.{named.__qualname__}"
+        for named in _named(role)
+    ]
 
 
-def innermost(role: Callable[..., Any]) -> Any:
-    """Returns the class, the function or the reference within a role."""
-    inner = {partial: "func", Wrapping: "outer", Renamed: "constructor"}
-    while (attribute := inner.get(type(role))) is not None:
-        role = getattr(role, attribute)
-    return role
+def _named(role: Callable[..., Any]) -> list[Any]:
+    """Returns the classes, functions or references within a role, the outermost first."""
+    match role:
+        case Wrapping(outer, inner):
+            return [*_named(outer), *_named(inner)]
+        case Renamed(inner) | partial(func=inner):
+            return _named(inner)
+    return [role]
 
 
 @cache

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
+import tyro
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Description",
     "Setting",
     "check_value",
+    "default_hint",
     "describe_type",
     "is_sequence",
     "members",
@@ -106,6 +108,16 @@ class Description(NamedTuple):
         """Reads a description from JSON."""
         settings = {name: Setting.read(name, item) for name, item in written["settings"].items()}
         return cls(**{**written, "settings": MappingProxyType(settings)})
+
+
+def default_hint(default: str = "") -> Any:
+    """Makes the annotation that shows a default in the help of a field that is None or empty."""
+
+    def hint(shown: str) -> str:
+        shown = default if shown in ("None", "") else shown
+        return f"(default: {shown})" if shown else ""
+
+    return tyro.conf.arg(help_behavior_hint=hint)
 
 
 def members(kind: Any) -> tuple[Any, ...]:
