@@ -68,14 +68,19 @@ def _load(config: Config) -> FederatedData:
     seed: Any = data_config.seed
     if data_config.partition_per_seed:
         seed = tuple(data_config.seed + run for run in config.training.seeds)
-    partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
-    partitioner = construct(partition, data_config)
     names = settings_of(READERS[data_config.name]) if data_config.name in READERS else ()
     given = {name: getattr(data_config, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
     settings["validation_fraction"] = data_config.validation_fraction or 0.0
+    partitioner = _partitioner(data_config)
     loaded = data.load(data_config.name, partitioner, seed, data_config.dir, **settings)
     return _with_central_test(loaded, data_config.central_test)
+
+
+def _partitioner(data_config: DataConfig) -> Any:
+    """Makes what divides the examples over clients."""
+    partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
+    return construct(partition, data_config)
 
 
 def _load_file(file: str, data_config: DataConfig) -> FederatedData:
@@ -91,10 +96,7 @@ def _load_file(file: str, data_config: DataConfig) -> FederatedData:
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "
             "--data.no-partition-per-seed sets it."
         )
-    partitioner: Any = None
-    if data_config.partition is not None:
-        partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
-        partitioner = construct(partition, data_config)
+    partitioner: Any = None if data_config.partition is None else _partitioner(data_config)
     options: dict[str, Any] = {
         "validation_fraction": data_config.validation_fraction or 0.0,
         "seed": data_config.seed,

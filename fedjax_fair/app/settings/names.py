@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, get_type_hints
 
+from fedjax_fair.app.settings.command_line import PATHS
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.setting import parse_value
 from fedjax_fair.utils.terminal import error_prefix
@@ -34,13 +35,6 @@ ALTERNATIVES = {
     ("solver", "epochs"): ("solver", "steps"),
 }
 """Settings of which exactly one is used."""
-
-FILES = (
-    *(("data", name) for name in ("dir", "file")),
-    *(("model", name) for name in ("weights", "weights_names")),
-    *(("timing", name) for name in ("table", "online")),
-)
-"""Settings that are paths; ``weights`` alone are those of clients."""
 
 OF_ANOTHER = {
     ("model", "weights_names"): ("model", "weights"),
@@ -120,6 +114,9 @@ def keys_by_name(keys: Iterable[SettingKey]) -> dict[str, SettingKey]:
     count = Counter(name for _, name in short)
     return {key[1]: key for key in short if count[key[1]] == 1} | full
 
+
+FILES = {key for key in _TYPES if option_of(*key) in PATHS}
+"""Settings that are paths; ``weights`` alone are those of clients."""
 
 SETTINGS = keys_by_name(_TYPES)
 """All settings by name, such as ``lam`` and ``selector.lam``."""

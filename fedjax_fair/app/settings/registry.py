@@ -366,7 +366,7 @@ change what is compiled.
 """
 
 METHODS: dict[str, Method] = {
-    name: method._replace(ranges={**RANGES.get(name, {}), **method.ranges})
+    name: method._replace(ranges=RANGES.get(name, {}))
     for methods in GROUPS.values()
     for name, method in methods.items()
 }
