@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from fedjax_fair.app.build import build, round_maker
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.constructors import Setting
 from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import NETWORK, SETTINGS, SettingKey, change, vary
 from fedjax_fair.app.settings.suggestions import lookup
@@ -108,7 +107,8 @@ def groups_of(
         data, mesh = ready.data, ready.mesh
         make_round = round_maker(data, fixed_config.data)
         for name in config.methods:
-            used = [axis for axis in traced if _setting(fixed_config, name, axis) is not None]
+            settings = method_settings(fixed_config, name)
+            used = [axis for axis in traced if axis.key in settings]
             unused = [axis for axis in traced if axis not in used]
             configurations = list(product(*(axis.values for axis in used)))
             # Making all rounds first checks all values before anything runs.
@@ -130,17 +130,12 @@ def _axis(name: str, values: Sequence[Any]) -> Axis:
     return Axis(name, key, tuple(values))
 
 
-def _setting(config: Config, name: str, axis: Axis) -> Setting | None:
-    """Returns the setting of a method that an axis varies, if any."""
-    return method_settings(config, name).get(axis.key)
-
-
 def _is_traced(config: Config, axis: Axis) -> bool:
     """Returns whether a setting only enters arithmetic in all methods that use it, one or more."""
-    is_of_network = axis.key in NETWORK
-    if is_of_network or axis.key[0] in ("training", "faults", "communication"):
+    if axis.key in NETWORK or axis.key[0] in ("training", "faults", "communication"):
         return False
-    settings = [setting for name in config.methods if (setting := _setting(config, name, axis))]
+    by_method = [method_settings(config, name) for name in config.methods]
+    settings = [settings[axis.key] for settings in by_method if axis.key in settings]
     if not settings:
         methods = ", ".join(config.methods)
         raise ValueError(f"{axis.name}: expected a setting that one of {methods} uses.")
