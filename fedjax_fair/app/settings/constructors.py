@@ -27,6 +27,7 @@ __all__ = [
     "Wrapping",
     "class_names",
     "class_of",
+    "classes_in",
     "construct",
     "describe",
     "describe_signature",
@@ -114,7 +115,7 @@ class Renamed:
 
 def class_of(role: Callable[..., Any]) -> Any:
     """Returns the class or function within a `Reference`, `Wrapping`, `Renamed` or ``partial``."""
-    named = _named(role)[0]
+    named = classes_in(role)[0]
     return named.resolve() if isinstance(named, Reference) else named
 
 
@@ -129,17 +130,17 @@ def class_names(role: Callable[..., Any]) -> list[str]:
         f"fedjax_fair.{named.name}"
         if isinstance(named, Reference)
         else f"{named.__module__}.{named.__qualname__}"
-        for named in _named(role)
+        for named in classes_in(role)
     ]
 
 
-def _named(role: Callable[..., Any]) -> list[Any]:
+def classes_in(role: Callable[..., Any]) -> list[Any]:
     """Returns the classes, functions or references within a role, the outermost first."""
     match role:
         case Wrapping(outer, inner):
-            return [*_named(outer), *_named(inner)]
+            return [*classes_in(outer), *classes_in(inner)]
         case Renamed(inner) | partial(func=inner):
-            return _named(inner)
+            return classes_in(inner)
     return [role]
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fedjax_fair.app.settings.constructors import Reference, describe
+from fedjax_fair.app.settings.constructors import Reference, classes_in, describe
 
 if TYPE_CHECKING:
     from fedjax_fair.roles import Aggregator, Model, Selector, Solver
@@ -101,11 +101,12 @@ class Method(NamedTuple):
     def describe(self) -> str:
         """Returns the summary, or the first sentence of the docstring of a role."""
         roles = (self.selector, self.aggregator, self.server_optimizer, self.solver)
-        return self.summary or describe(next(filter(None, roles))).summary
+        return self.summary or describe(classes_in(next(filter(None, roles)))[0]).summary
 
     def source(self) -> str:
         """Returns a link to the first reference in the docstrings of the roles, or ""."""
         if self.centralized_fn is not None:
             return ""
         roles = self.roles() or {"selector": Reference("selectors.Uniform")}
-        return next(filter(None, (describe(role).source for role in roles.values())), "")
+        sources = (describe(classes_in(role)[0]).source for role in roles.values())
+        return next(filter(None, sources), "")
