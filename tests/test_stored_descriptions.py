@@ -14,8 +14,8 @@ from fedjax_fair import (
     solvers,
 )
 from fedjax_fair.app.commands.dispatch import CLASSES
+from fedjax_fair.app.overview import DESCRIPTIONS, STORED
 from fedjax_fair.app.settings import catalog
-from fedjax_fair.app.settings.setting import FILE, stored
 
 # Written out, so that `make check` runs this file after a change of any of their classes.
 PACKAGES = (
@@ -26,10 +26,12 @@ PACKAGES = (
 
 def test_the_stored_descriptions_are_those_of_the_classes():
     command = "python -m fedjax_fair.app.settings.catalog"
-    assert FILE.read_text("utf8") == catalog.content(), f"a class has changed: run `{command}`"
+    assert DESCRIPTIONS.read_text("utf8") == catalog.content(), (
+        f"a class has changed: run `{command}`"
+    )
 
 
 def test_a_change_of_every_described_package_reaches_this_file():
-    names = [*stored()["descriptions"], *CLASSES.values()]
+    names = [*STORED["descriptions"], *CLASSES.values()]
     described = {f"fedjax_fair.{name.partition('.')[0]}" for name in names}
     assert described == {package.__name__ for package in PACKAGES}

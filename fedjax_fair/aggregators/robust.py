@@ -111,7 +111,7 @@ class Krum(Aggregator):
     without another valid update.
 
     Args:
-        byzantine: Maximum number of Byzantine participants :math:`f`.
+        byzantine: Maximum number of Byzantine participants :math:`f` >= 0.
         selected: Updates to average; more than one is *multi-Krum*.
 
     Raises:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from fedjax_fair import aggregators
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.experiment_data import Experiment, load_data, split_clients
+from fedjax_fair.app.experiment_data import Experiment, load_data
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.model_files import read_fitted
 from fedjax_fair.app.networks import make_network, with_parameters
@@ -81,7 +81,7 @@ def build(
     _check(config, mesh)  # Before data is loaded, which can take long.
     unseen = None
     if federation is None:
-        federation, unseen = split_clients(config, load_data(config))
+        federation, unseen = load_data(config)
     make_round = round_maker(federation, config.data)
     rounds = {name: make_round(config, name) for name in config.methods}
     limit, seeds = total_memory() if memory is None else int(memory), config.training.seeds

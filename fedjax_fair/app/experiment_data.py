@@ -22,7 +22,7 @@ from fedjax_fair.data.transforms import hold_out_clients
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.utils.terminal import error_prefix
 
-__all__ = ["Experiment", "load_data", "split_clients"]
+__all__ = ["Experiment", "load_data"]
 
 
 class Experiment(NamedTuple):
@@ -38,8 +38,29 @@ class Experiment(NamedTuple):
     unseen: FederatedData | None = None
 
 
-def load_data(config: Config) -> FederatedData:
-    """Loads the federated dataset of a resolved configuration; errors as `build`."""
+def load_data(config: Config) -> tuple[FederatedData, FederatedData | None]:
+    """Loads the clients that train and the unseen clients, None if there are none.
+
+    Raises:
+        ValueError: As `build`; or if no client is left to train, or no client of a part has test
+            examples.
+        FileNotFoundError: If the data set is missing.
+    """
+    federation = _load(config)
+    fraction, unseen = config.data.unseen_fraction, federation.unseen
+    if not fraction:
+        return federation._replace(unseen=None), unseen
+    if unseen is not None:
+        raise ValueError(
+            f"data.unseen_fraction={fraction}: expected 0 with data.unknown_clients='unseen', "
+            "which found unseen clients in the file; remove one of the two settings."
+        )
+    with error_prefix("data.unseen_"):  # Messages begin with "fraction=".
+        return hold_out_clients(federation, fraction, config.data.seed)
+
+
+def _load(config: Config) -> FederatedData:
+    """Loads the federated dataset of a resolved configuration."""
     data_config = config.data
     check_unused_settings(config)
     if data_config.file is not None:
@@ -47,14 +68,19 @@ def load_data(config: Config) -> FederatedData:
     seed: Any = data_config.seed
     if data_config.partition_per_seed:
         seed = tuple(data_config.seed + run for run in config.training.seeds)
-    partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
-    partitioner = construct(partition, data_config)
     names = settings_of(READERS[data_config.name]) if data_config.name in READERS else ()
     given = {name: getattr(data_config, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
     settings["validation_fraction"] = data_config.validation_fraction or 0.0
+    partitioner = _partitioner(data_config)
     loaded = data.load(data_config.name, partitioner, seed, data_config.dir, **settings)
     return _with_central_test(loaded, data_config.central_test)
+
+
+def _partitioner(data_config: DataConfig) -> Any:
+    """Makes what divides the examples over clients."""
+    partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
+    return construct(partition, data_config)
 
 
 def _load_file(file: str, data_config: DataConfig) -> FederatedData:
@@ -70,10 +96,7 @@ def _load_file(file: str, data_config: DataConfig) -> FederatedData:
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "
             "--data.no-partition-per-seed sets it."
         )
-    partitioner: Any = None
-    if data_config.partition is not None:
-        partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
-        partitioner = construct(partition, data_config)
+    partitioner: Any = None if data_config.partition is None else _partitioner(data_config)
     options: dict[str, Any] = {
         "validation_fraction": data_config.validation_fraction or 0.0,
         "seed": data_config.seed,
@@ -133,23 +156,3 @@ def _with_central_test(loaded: FederatedData, file: str | None) -> FederatedData
         )
     with error_prefix(f"data.central_test={file!r}: "):
         return data.with_central_test(loaded, *examples)
-
-
-def split_clients(
-    config: Config, federation: FederatedData
-) -> tuple[FederatedData, FederatedData | None]:
-    """Returns the clients that train and the unseen clients, None without the setting.
-
-    Raises:
-        ValueError: If no client is left to train, or no client of a part has test examples.
-    """
-    fraction, unseen = config.data.unseen_fraction, federation.unseen
-    if not fraction:
-        return federation._replace(unseen=None), unseen
-    if unseen is not None:
-        raise ValueError(
-            f"data.unseen_fraction={fraction}: expected 0 with data.unknown_clients='unseen', "
-            "which found unseen clients in the file; remove one of the two settings."
-        )
-    with error_prefix("data.unseen_"):  # Messages begin with "fraction=".
-        return hold_out_clients(federation, fraction, config.data.seed)

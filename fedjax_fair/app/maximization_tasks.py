@@ -89,6 +89,7 @@ def constraint(config: Maximize, task: Task) -> matroids.Matroid:
         ValueError: If items have no classes, or the file does not describe a matroid of them.
     """
     num_items = len(task.labels)
+    checks.positive_int("per_class", config.per_class)
     if task.matroid is not None:
         return task.matroid
     if config.matroid.endswith(".json"):
@@ -104,7 +105,6 @@ def constraint(config: Maximize, task: Task) -> matroids.Matroid:
             "JSON file."
         )
     _, classes, counts = np.unique(task.classes, return_inverse=True, return_counts=True)
-    checks.positive_int("per_class", config.per_class)
     allowed = np.minimum(config.per_class, counts)
     if config.matroid == "partition":
         return matroids.Partition(classes, allowed)
@@ -248,6 +248,7 @@ def features(config: MaximizeFeatures) -> Task:
     Raises:
         ValueError: If the label or the clients are missing.
     """
+    checks.positive_int("bins", config.bins)
     if config.file is None:
         digits = data.load("digits", data.classes_per_client(config.clients, 3)).train
         images = np.asarray(digits.features).reshape(len(digits.labels), -1)

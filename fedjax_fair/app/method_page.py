@@ -138,8 +138,6 @@ def _with_people(data: FederatedData) -> FederatedData:
 
 def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:
     round = experiment.rounds[name]
-    is_mean = method.aggregator is None and method.centralized_fn is None
-    weights = method.weighting if is_mean else ""
     costs = ("", "", "")
     if isinstance(round, Round):
         state, info = _trace(round, experiment)
@@ -161,7 +159,7 @@ def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:
         f"`{name}`",
         classes,
         method.describe(),
-        weights,
+        method.weights_of_mean,
         *costs,
         server_view(method),
         method.source(),

@@ -16,10 +16,12 @@ from fedjax_fair.utils.terminal import format_columns
 
 __all__ = [
     "COMMANDS",
+    "DESCRIPTIONS",
     "HELP",
     "PAPERS",
     "PRESETS",
     "PRESET_TABLES",
+    "STORED",
     "is_overview",
     "print_overview",
     "split_command",
@@ -28,9 +30,13 @@ __all__ = [
 HELP = {"-h", "--help"}
 
 _SETTINGS = Path(__file__).parent / "settings"
-_STORED = json.loads((_SETTINGS / "descriptions.json").read_text("utf8"))
+DESCRIPTIONS = _SETTINGS / "descriptions.json"
+"""Made by ``python -m fedjax_fair.app.settings.catalog``."""
 
-COMMANDS: dict[str, str] = _STORED["commands"]
+STORED: dict[str, Any] = json.loads(DESCRIPTIONS.read_text("utf8"))
+"""What commands read instead of importing it: classes, server views of methods, data sources."""
+
+COMMANDS: dict[str, str] = STORED["commands"]
 """The first lines of the classes' docstrings."""
 
 PRESET_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
@@ -38,7 +44,7 @@ PRESET_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
 )
 """Summary and settings of each preset."""
 PRESETS = {name: table["summary"] for name, table in PRESET_TABLES.items()}
-PAPERS: list[str] = _STORED["papers"]
+PAPERS: list[str] = STORED["papers"]
 """Names of the presets in ``settings/paper_presets.py``, which imports more."""
 
 _HINTS = (

@@ -11,9 +11,8 @@ from jax.sharding import Mesh
 from fedjax_fair.app.build import build, round_maker
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.constructors import Setting
 from fedjax_fair.app.settings.named_methods import method_settings
-from fedjax_fair.app.settings.names import NETWORK, SettingKey, change, setting_names, vary
+from fedjax_fair.app.settings.names import NETWORK, SETTINGS, SettingKey, change, vary
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
@@ -88,7 +87,7 @@ def plan_sweep(
                 f"data.{name}={value!r}: expected {expected!r} in a sweep, which keeps no trained "
                 "models; run evaluates unseen clients."
             )
-    axes = [_axis(config, name, values) for name, values in varied.items()]
+    axes = [_axis(name, values) for name, values in varied.items()]
     if len({axis.key for axis in axes}) < len(axes):
         raise ValueError(f"{', '.join(varied)}: expected each setting once; remove the copies.")
     return config, axes, groups_of(config, axes, memory)
@@ -108,7 +107,8 @@ def groups_of(
         data, mesh = ready.data, ready.mesh
         make_round = round_maker(data, fixed_config.data)
         for name in config.methods:
-            used = [axis for axis in traced if _setting(fixed_config, name, axis) is not None]
+            settings = method_settings(fixed_config, name)
+            used = [axis for axis in traced if axis.key in settings]
             unused = [axis for axis in traced if axis not in used]
             configurations = list(product(*(axis.values for axis in used)))
             # Making all rounds first checks all values before anything runs.
@@ -121,8 +121,8 @@ def groups_of(
     return groups
 
 
-def _axis(config: Config, name: str, values: Sequence[Any]) -> Axis:
-    key = lookup("setting", name, setting_names(config))
+def _axis(name: str, values: Sequence[Any]) -> Axis:
+    key = lookup("setting", name, SETTINGS)
     if not len(values) or len(set(values)) < len(values):
         raise ValueError(f"{name}={list(values)!r}: expected one or more different values.")
     if key[1] in ("seeds", "delta") or key[0] == "data":
@@ -130,17 +130,12 @@ def _axis(config: Config, name: str, values: Sequence[Any]) -> Axis:
     return Axis(name, key, tuple(values))
 
 
-def _setting(config: Config, name: str, axis: Axis) -> Setting | None:
-    """Returns the setting of a method that an axis varies, if any."""
-    return method_settings(config, name).get(axis.key)
-
-
 def _is_traced(config: Config, axis: Axis) -> bool:
     """Returns whether a setting only enters arithmetic in all methods that use it, one or more."""
-    is_of_network = axis.key in NETWORK
-    if is_of_network or axis.key[0] in ("training", "faults", "communication"):
+    if axis.key in NETWORK or axis.key[0] in ("training", "faults", "communication"):
         return False
-    settings = [setting for name in config.methods if (setting := _setting(config, name, axis))]
+    by_method = [method_settings(config, name) for name in config.methods]
+    settings = [settings[axis.key] for settings in by_method if axis.key in settings]
     if not settings:
         methods = ", ".join(config.methods)
         raise ValueError(f"{axis.name}: expected a setting that one of {methods} uses.")

@@ -15,7 +15,7 @@ from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths
 from fedjax_fair.app.settings import plugins, registry
 from fedjax_fair.app.settings.command_line import parse
 from fedjax_fair.app.settings.config import PartConfig
-from fedjax_fair.app.settings.sections import default_hint
+from fedjax_fair.app.settings.setting import default_hint
 from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.app.terminal.termination import Termination

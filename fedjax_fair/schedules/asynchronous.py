@@ -94,8 +94,8 @@ class Asynchronous(Schedule):
     Args:
         times: How long clients take for a task, and when they are online.
         buffer_size: Results of an update.
-        max_staleness: Largest number of updates between the model that a client was sent and the
-            one that its result updates; by default there is none.
+        max_staleness: Largest number >= 0 of updates between the model that a client was sent and
+            the one that its result updates; by default there is none.
         offline: What becomes of the task of a client that goes offline: ``"abort"`` ends it without
             a result, ``"pause"`` continues it when the client is back, and ``"ignore"`` asks only
             at the start.

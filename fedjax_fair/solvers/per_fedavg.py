@@ -28,7 +28,7 @@ class PerFedAvg(WrappedSGD):
     Args:
         solver: SGD, with the outer step size :math:`\eta` as ``learning_rate``.
         inner_learning_rate: :math:`\alpha` >= 0; 0 is FedAvg.
-        fine_tuning_steps: Steps of the personalized model.
+        fine_tuning_steps: Steps of the personalized model; 0 is the global model.
 
     Raises:
         ValueError: If the solver is no `SGD`, or a setting is negative.

@@ -100,6 +100,7 @@ def test_methods_and_output_are_those_of_the_command():
         ([*SMALL, "--metric=speed"], "metric='speed': expected one of"),
         ([*SMALL, "--data.unseen-fraction=0.4"], "data.unseen_fraction=0.4 has no effect on"),
         ([*SMALL, "--training.on-nonfinite=raise"], "training.on_nonfinite='raise' has no effect"),
+        ([*SMALL, "--training.eval-every=1"], "training.eval_every=1 has no effect on contrib"),
         ([*SMALL, "--timing.table=synthetic"], "whose coalitions have no virtual time; remove it"),
     ],
 )

@@ -189,6 +189,14 @@ def test_varied_settings_have_no_single_value():
     assert "lam" not in format_settings(config, [("selector", "lam")])
 
 
+def test_paths_are_not_in_the_text_of_settings():
+    config = resolved("fedavg")
+    files = {"file": "/private/people.csv", "central_test": "/private/test.csv", "label": "y"}
+    shown = format_settings(replace(config, data=replace(config.data, **files)))
+    assert "label=y" in shown
+    assert "private" not in shown
+
+
 def test_epsilon_appears_with_every_run_that_clips(tmp_path, capsys, monkeypatch):
     from fedjax_fair import communication, selectors
 

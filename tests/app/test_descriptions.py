@@ -10,14 +10,14 @@ import pytest
 from fedjax_fair import aggregators, data, solvers
 from fedjax_fair.app import build
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.overview import STORED
 from fedjax_fair.app.settings import method_summary, registry
 from fedjax_fair.app.settings.constructors import Reference, class_of, describe, describe_signature
 from fedjax_fair.app.settings.method import Method
-from fedjax_fair.app.settings.setting import stored
 from fedjax_fair.app.settings.source_defaults import SourceDefaults, find_source
 
 
-@pytest.mark.parametrize("name", stored()["descriptions"])
+@pytest.mark.parametrize("name", STORED["descriptions"])
 def test_stored_descriptions_are_read_as_the_signature_has_them(name):
     found = describe(Reference(name))
     assert found == describe_signature(Reference(name).resolve())
@@ -44,7 +44,7 @@ def test_a_partial_of_a_name_is_described_as_that_of_the_class(lazy, imported):
 
 
 def test_a_class_that_is_not_stored_yet_is_read_from_its_signature():
-    assert "aggregators.WithServerOptimizer" not in stored()["descriptions"]
+    assert "aggregators.WithServerOptimizer" not in STORED["descriptions"]
     found = describe(Reference("aggregators.WithServerOptimizer"))
     assert found.summary == describe(aggregators.WithServerOptimizer).summary
 

@@ -16,7 +16,7 @@ from fedjax_fair.app.commands.dispatch import CLASSES, class_of_command
 from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.command_line import options_of, parse
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.names import setting_names
+from fedjax_fair.app.settings.names import SETTINGS
 from fedjax_fair.app.settings.paper_presets import PAPERS
 from fedjax_fair.app.settings.setting import describe_type
 from fedjax_fair.app.settings.suggestions import lookup
@@ -171,7 +171,7 @@ def test_help_of_a_sweep_lists_what_can_be_varied(capsys):
     assert "alpha" not in names
     assert "--solver.prox" in options
     for name in names - {"seeds"}:
-        assert lookup("setting", name, setting_names(Config()))
+        assert lookup("setting", name, SETTINGS)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -229,6 +229,8 @@ def test_one_seed_is_no_number_of_seeds(tmp_path, capsys, monkeypatch):
         ("exemplars --matroid laminar --rounding pipage", "use 'swap'"),
         ("exemplars --matroid partitions", "did you mean"),
         ("exemplars --matroid partition --per-class 0", "per_class=0"),
+        ("exemplars --per-class 0", "per_class=0: expected an integer >= 1."),
+        ("features --bins 0", "bins=0: expected an integer >= 1."),
         ("exemplars --matroid missing.json", "missing.json"),
         ("scores", "file=None: expected a table of scores; set --file."),
         ("scores --file missing.csv", "missing.csv"),

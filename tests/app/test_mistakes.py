@@ -57,6 +57,8 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
         ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
         ("run --distributed maybe", "unexpected argument 'maybe' after --distributed"),
         ("run --faults.dropout nan", "faults.dropout=nan: expected a"),
+        ("run --faults.period 0", "faults.period=0: expected an integer >= 1."),
+        ("sweep prox=0,1 --runs-per-batch 0 --dry-run", "runs_per_batch=0: expected an integer"),
         ("run --faults.staleness 2 --faults.max-staleness 3", "faults.staleness=2.0: expected"),
         (
             "run --faults.staleness 0.5",

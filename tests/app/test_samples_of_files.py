@@ -30,7 +30,7 @@ def write_leaf(path, pixels=PIXELS, classes=CLASSES, users=("u", "v", "w")):
 
 
 def load(**settings):
-    return load_data(resolve(Config(data=DataConfig(**settings))))
+    return load_data(resolve(Config(data=DataConfig(**settings))))[0]
 
 
 @pytest.mark.parametrize("shape", [(28, 28, 1), (28, 28), (784,), (7, 112), (14, 14, 4)])

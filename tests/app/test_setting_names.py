@@ -6,17 +6,17 @@ from typing import Literal
 import pytest
 
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.names import change, keys_by_name, setting_names, values_of, vary
+from fedjax_fair.app.settings.names import SETTINGS, change, keys_by_name, values_of, vary
 from fedjax_fair.app.settings.setting import check_value, parse_value
 
 
 def test_every_setting_has_a_name_with_its_section():
-    config, names = Config(), setting_names(Config())
+    config = Config()
     for section in fields(config):
         if is_dataclass(value := getattr(config, section.name)):
             for setting in fields(value):
                 key = section.name, setting.name
-                assert names[".".join(key)] == key
+                assert SETTINGS[".".join(key)] == key
                 assert values_of(config)[key] is getattr(value, setting.name)
     assert values_of(change(config, "selector", "mu", 0.5)) == values_of(config) | {
         ("selector", "mu"): 0.5
@@ -35,8 +35,7 @@ def test_every_setting_has_a_name_with_its_section():
     ],
 )
 def test_only_a_name_of_one_section_may_omit_it(name, key):
-    names = setting_names(Config())
-    assert names.get(name) == key
+    assert SETTINGS.get(name) == key
     assert keys_by_name([key or ("solver", name)])[name] == (key or ("solver", name))
 
 

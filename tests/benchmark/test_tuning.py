@@ -14,7 +14,7 @@ from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.method import Range
 from fedjax_fair.app.settings.named_methods import method_settings, resolve_method
-from fedjax_fair.app.settings.names import change, setting_names
+from fedjax_fair.app.settings.names import SETTINGS, change
 from fedjax_fair.app.settings.registry import GROUPS, METHODS, RANGES
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.benchmark import tuning
@@ -166,7 +166,7 @@ def test_ranges_are_of_traced_settings(name):
     assert used["solver", "learning_rate"].traced
     for key, values in ranges.items():
         values.check(key)
-        setting = used[lookup("setting", key, setting_names(config))]
+        setting = used[lookup("setting", key, SETTINGS)]
         assert setting.traced
         assert values.low / 2 <= setting.default <= values.high * 2
 
@@ -187,7 +187,7 @@ def test_settings_share_compiled_functions(name):
     for end in ("low", "high"):
         own = change(config, "solver", "learning_rate", tuning.rates(8)[end == "high"])
         for key, values in METHODS[name].ranges.items():
-            own = change(own, *lookup("setting", key, setting_names(own)), getattr(values, end))
+            own = change(own, *lookup("setting", key, SETTINGS), getattr(values, end))
         rounds.append(made(own))
     # The learning rate and each range differ between the rounds.
     assert len(stack_trees(rounds).per_run) >= 1 + len(METHODS[name].ranges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from fedjax_fair.app.run_groups import groups_of
 from fedjax_fair.app.run_record import command, environment, write_record
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.defaults import format_settings
+from fedjax_fair.app.settings.names import option_of
 from fedjax_fair.app.settings.request import Request
 from fedjax_fair.app.sweep import sweep_folder
 from fedjax_fair.app.terminal.console import format_table
@@ -39,7 +41,7 @@ __all__ = ["run_contributions"]
 def run_contributions(wanted: Request) -> None:
     """Runs ``contributions [PRESET] [OPTIONS]``."""
     options, config = wanted.options, replace(wanted.config, output=Config.output)
-    _check(config)
+    _check(config, wanted.given)
     training, groups = config.training, groups_of(config)
     data = groups[0].data
     methods: dict[str, Any] = {group.name: group.rounds[()] for group in groups}
@@ -93,15 +95,18 @@ def run_contributions(wanted: Request) -> None:
     )
 
 
-def _check(config: Config) -> None:
+def _check(config: Config, given: Collection[str]) -> None:
     """Checks for settings that have no effect on contributions."""
     for section, name in (
         ("data", "unseen_fraction"),
         ("data", "unknown_clients"),
         ("training", "on_nonfinite"),
+        ("training", "eval_every"),
     ):
         value = getattr(getattr(config, section), name)
-        if value not in (None, 0, "error"):
+        # Presets and files of runs also have rounds between evaluations, which need not go.
+        is_given = name != "eval_every" or option_of(section, name) in given
+        if is_given and value not in (None, 0, "error"):
             raise ValueError(
                 f"{section}.{name}={value!r} has no effect on contributions; remove it."
             )

@@ -13,7 +13,7 @@ from tyro.conf import Positional
 
 from fedjax_fair import data
 from fedjax_fair.app.settings import plugins
-from fedjax_fair.app.settings.sections import default_hint
+from fedjax_fair.app.settings.setting import default_hint
 from fedjax_fair.data.sensitive_counts import format_client_counts
 from fedjax_fair.data.sources.table_sources import TABLES
 from fedjax_fair.utils.terminal import escape_control_chars, format_columns

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import Positional
 
-from fedjax_fair.app.settings.sections import default_hint
+from fedjax_fair.app.settings.setting import default_hint
 from fedjax_fair.utils.terminal import format_columns
 
 __all__ = ["Methods", "Metrics"]
@@ -63,8 +63,7 @@ class Methods:
         for group, methods in registry.GROUPS.items():
             print(f"[{group}]")
             for name, method in methods.items():
-                is_mean = method.aggregator is None and method.centralized_fn is None
-                weights = method.weighting if is_mean else "-"
+                weights = method.weights_of_mean or "-"
                 view = method_summary.server_view(name)
                 print(describe(name, weights, view, method.describe()))
 

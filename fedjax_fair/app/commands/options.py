@@ -17,7 +17,7 @@ from fedjax_fair.app.settings.config import (
     MaximizeMovielens,
     MaximizeScores,
 )
-from fedjax_fair.app.settings.sections import default_hint
+from fedjax_fair.app.settings.setting import default_hint
 
 __all__ = ["Contributions", "Exemplars", "Movielens", "Plan", "Resume", "Run", "RunPath", "Sweep"]
 
@@ -76,13 +76,7 @@ class Resume:
     def __call__(self) -> None:
         from fedjax_fair.app.commands.training import resume
 
-        resume(
-            self.run,
-            self.training.rounds,
-            self.log,
-            quiet=self.quiet,
-            allow_changed_code=self.allow_changed_code,
-        )
+        resume(self)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from fedjax_fair.app.run_record import recorded_values
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.config_files import as_dict
-from fedjax_fair.app.settings.sections import default_hint
+from fedjax_fair.app.settings.setting import default_hint
 from fedjax_fair.app.terminal.console import format_results, format_table, letters, print_tables
 from fedjax_fair.results.comparison import (
     COLUMNS,

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from fedjax_fair.app.build import load_data
 from fedjax_fair.app.commands.data import client_counts
-from fedjax_fair.app.experiment_data import split_clients
+from fedjax_fair.app.experiment_data import load_data
 from fedjax_fair.app.settings.config import Config, DataConfig
 from fedjax_fair.app.settings.presets import resolve
 from fedjax_fair.app.settings.usage import drop_unused_settings
@@ -39,7 +38,7 @@ class DataShow:
             raise ValueError(f"output={self.output!r}: expected a file such as partition.png.")
         # Defaults for another partition are not used by this one.
         config = drop_unused_settings(resolve(Config(data=self.data)), base=Config())
-        federation, unseen = split_clients(config, load_data(config))
+        federation, unseen = load_data(config)
         print(federation)
         if unseen is not None:
             print(f"\nUnseen clients\n{unseen}")

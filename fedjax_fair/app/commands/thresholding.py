@@ -16,13 +16,13 @@ from fedjax_fair.analysis.post_processing import (
     post_process,
     post_processing_table,
 )
-from fedjax_fair.app.build import load_data, load_model
+from fedjax_fair.app.build import load_model
 from fedjax_fair.app.commands.common import save_figure
 from fedjax_fair.app.commands.options import RunPath
-from fedjax_fair.app.experiment_data import split_clients
+from fedjax_fair.app.experiment_data import load_data
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.sections import default_hint
+from fedjax_fair.app.settings.setting import default_hint
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.metrics.thresholds import Constraint
 from fedjax_fair.results.files import write_text
@@ -75,7 +75,7 @@ class FitThresholds:
         config = folder.config()
         if not isinstance(config, Config):
             raise ValueError(f"run={self.run!r}: expected the folder of a training run.")
-        data, unseen = split_clients(config, load_data(config))
+        data, unseen = load_data(config)
         folder.check_record(data=data, unseen=unseen)
         found = post_process(
             load_model(self.run, self.method or config.methods[0]),

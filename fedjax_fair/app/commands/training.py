@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from fedjax_fair.app import experiment
 from fedjax_fair.app.build import build
@@ -30,6 +31,7 @@ from fedjax_fair.parallel import processes
 from fedjax_fair.planning import machines
 from fedjax_fair.training.batch import check_debugging
 from fedjax_fair.training.loop import Callback
+from fedjax_fair.utils import checks
 from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["resume", "run", "run_plan", "run_sweep"]
@@ -47,7 +49,7 @@ def run(wanted: Request) -> None:
     folder = processes.broadcast_from_main(
         lambda: str(RunFolder.create(config, wanted.name, num_clients).path)
     )
-    _execute(ready, RunFolder(folder), options.log, quiet=options.quiet)
+    _execute(ready, RunFolder(folder), options)
 
 
 def run_sweep(wanted: Request) -> None:
@@ -55,6 +57,8 @@ def run_sweep(wanted: Request) -> None:
     options, varied = wanted.options, wanted.varied
     config = replace(wanted.config, output=Config.output)
     if options.dry_run:
+        if options.runs_per_batch is not None:  # `sweep` checks it, too.
+            checks.positive_int("runs_per_batch", options.runs_per_batch)
         config, axes, groups = plan_sweep(config, varied, seeds=wanted.seeds)
         print_dry_run(config, groups, axes)
         return
@@ -100,18 +104,16 @@ def run_plan(wanted: Request) -> None:
         print(format_plan(machine, estimates))
 
 
-def resume(
-    path: str, rounds: int | None, log: tuple[str, ...], *, quiet: bool, allow_changed_code: bool
-) -> None:
-    """Continues a run."""
-    folder = RunFolder(path)
+def resume(options: Any) -> None:
+    """Runs ``resume RUN [OPTIONS]``; the options are an `options.Resume`."""
+    folder, rounds = RunFolder(options.run), options.training.rounds
     config = folder.config()
     if isinstance(config, Maximize):
-        if rounds is not None or log or allow_changed_code:
+        if rounds is not None or options.log or options.allow_changed_code:
             raise ValueError(
                 "training.rounds, log and allow_changed_code are not used by a maximization."
             )
-        maximize_in(task_of(config), config, folder, quiet=quiet)
+        maximize_in(task_of(config), config, folder, quiet=options.quiet)
         return
     if rounds is not None:
         if rounds < (config.training.rounds or 0):
@@ -122,14 +124,8 @@ def resume(
         if rounds != config.training.rounds:
             _check_extensible(config)
         config = change(config, "training", "rounds", rounds)
-    _prepare(config, log)
-    _execute(
-        build(config),
-        folder,
-        log,
-        quiet=quiet,
-        allow_changed_code=allow_changed_code,
-    )
+    _prepare(config, options.log)
+    _execute(build(config), folder, options, allow_changed_code=options.allow_changed_code)
 
 
 def _check_extensible(config: Config) -> None:
@@ -152,9 +148,8 @@ def _prepare(config: Config, loggers: tuple[str, ...]) -> None:
 def _execute(
     ready: Experiment,
     folder: RunFolder,
-    loggers: tuple[str, ...],
+    options: Any,
     *,
-    quiet: bool,
     allow_changed_code: bool = False,
 ) -> None:
     execute = partial(experiment.execute, ready, folder, allow_changed_code=allow_changed_code)
@@ -168,11 +163,11 @@ def _execute(
     with (
         resumable(folder, place_fn),
         Termination(saves=True) as end,
-        show_training(quiet=quiet) as show,
+        show_training(quiet=options.quiet) as show,
     ):
 
         def callback_fn(method: str) -> list[Callback]:
-            trackers = [LoggerCallback(name, folder.path, method) for name in loggers]
+            trackers = [LoggerCallback(name, folder.path, method) for name in options.log]
             return [*trackers, show(method), end]
 
         combined = execute(callback_fn)

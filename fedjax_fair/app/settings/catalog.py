@@ -14,10 +14,10 @@ from itertools import chain
 from fedjax_fair import data
 from fedjax_fair.app.build import server_view
 from fedjax_fair.app.commands.dispatch import CLASSES, class_of_command
+from fedjax_fair.app.overview import DESCRIPTIONS
 from fedjax_fair.app.settings import registry
 from fedjax_fair.app.settings.constructors import Reference, class_names, describe_signature
 from fedjax_fair.app.settings.paper_presets import PAPERS
-from fedjax_fair.app.settings.setting import FILE
 from fedjax_fair.app.settings.source_defaults import SourceDefaults
 from fedjax_fair.metrics import predictions
 
@@ -55,4 +55,4 @@ def content() -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(content(), "utf8")
+    DESCRIPTIONS.write_text(content(), "utf8")

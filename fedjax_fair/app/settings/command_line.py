@@ -12,9 +12,7 @@ from typing import Any, get_args, get_type_hints
 import tyro
 
 from fedjax_fair.app.overview import HELP
-from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.app.settings.setting import is_sequence, members, parse_value
-from fedjax_fair.app.settings.source_defaults import source_names
 from fedjax_fair.app.settings.suggestions import suggest
 from fedjax_fair.utils.terminal import error_prefix
 
@@ -157,6 +155,10 @@ def _option_of_name(word: str, types: Mapping[str, Any]) -> str | None:
     """Returns the option of a command whose value a word probably is, a method or a data set."""
     if not types.keys() & {"--methods", "--data.name"}:
         return None
+    # Imports the methods of all packages, which few commands need.
+    from fedjax_fair.app.settings.registry import METHODS
+    from fedjax_fair.app.settings.source_defaults import source_names
+
     named = {"--methods": METHODS, "--data.name": source_names()}
     return next((flag for flag, names in named.items() if flag in types and word in names), None)
 

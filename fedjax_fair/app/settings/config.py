@@ -7,12 +7,13 @@ constructors as fields. None stands for the constructor's default, or for that o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from typing_extensions import Doc
 
+from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.registry import (
     COMMUNICATION,
     CONCURRENCY,
@@ -26,7 +27,7 @@ from fedjax_fair.app.settings.registry import (
     TIMING,
     role_classes,
 )
-from fedjax_fair.app.settings.sections import default_hint, section
+from fedjax_fair.app.settings.setting import REQUIRED, Setting, default_hint
 
 __all__ = [
     "AggregatorConfig",
@@ -51,6 +52,8 @@ __all__ = [
     "TrainingConfig",
 ]
 
+_MAX_READERS = 7
+
 _OF_DATA = default_hint("that of the data set")
 _TFDS = default_hint("$TFDS_DATA_DIR or ~/tensorflow_datasets")
 # The data, the run or the solver determines these parameters.
@@ -61,6 +64,57 @@ def _role(role: str) -> dict[str, Callable[..., Any]]:
     """Returns the class of a role by method."""
     classes = {name: role_classes(method) for name, method in METHODS.items()}
     return {name: by_role[role] for name, by_role in classes.items() if role in by_role}
+
+
+def _section(
+    constructors: Mapping[str, Callable[..., Any]],
+    fixed: type = object,
+    *,
+    hidden: Sequence[str] = (),
+) -> Any:
+    """Makes the base class of a section of a configuration, whose fields are None by default.
+
+    Args:
+        constructors: Constructors by the name that selects them.
+        fixed: A frozen dataclass of other fields.
+        hidden: Parameters that do not become fields.
+    """
+    users: dict[str, dict[str, Setting]] = {}
+    for selected, constructor in constructors.items():
+        for name, setting in settings_of(constructor).items():
+            if name not in hidden:
+                users.setdefault(name, {})[selected] = setting
+    generated = []
+    for key, settings in users.items():
+        kind, *others = {str(setting.type): setting.type for setting in settings.values()}.values()
+        if others:
+            raise TypeError(f"{key}: {kind}, {others}; expected one type for all constructors.")
+        annotation = Annotated[
+            kind | None, Doc(_help(settings, len(constructors))), default_hint(_defaults(settings))
+        ]
+        generated.append((key, annotation, field(default=None)))
+    return make_dataclass("Section", generated, bases=(fixed,), frozen=True)
+
+
+def _help(users: Mapping[str, Setting], num_constructors: int) -> str:
+    """Returns the description of a field and, of several names, those that use it."""
+    text = next((s.help for s in users.values() if not s.help.startswith("As for")), "")
+    if num_constructors == 1:
+        return text
+    readers = ", ".join(users) if len(users) <= _MAX_READERS else "most methods"
+    return f"{text.rstrip('.')} ({readers})."
+
+
+def _defaults(users: Mapping[str, Setting]) -> str:
+    """Returns the default of a field, or its defaults with the names that use each but the most."""
+    names: dict[str, list[str]] = {}
+    for name, setting in users.items():
+        if setting.default not in (None, REQUIRED):
+            value = setting.default
+            text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            names.setdefault(text, []).append(name)
+    first, *others = sorted(names, key=lambda text: -len(names[text])) or [""]
+    return "; ".join([first, *(f"{text} for {', '.join(names[text])}" for text in others)])
 
 
 @dataclass(frozen=True)
@@ -156,31 +210,31 @@ class _Model(PartConfig):
     compute: Literal["float32", "bfloat16"] = "float32"
 
 
-class DataConfig(section({**PARTITIONERS, **READERS}, _Data)):
+class DataConfig(_section({**PARTITIONERS, **READERS}, _Data)):
     """Data set and partition."""
 
 
-class ModelConfig(section(MODELS, _Model, hidden=_DETERMINED)):
+class ModelConfig(_section(MODELS, _Model, hidden=_DETERMINED)):
     """Network."""
 
 
-class SolverConfig(section(_role("solver"))):
+class SolverConfig(_section(_role("solver"))):
     """Local training."""
 
 
-class SelectorConfig(section(_role("selector"), hidden=_DETERMINED)):
+class SelectorConfig(_section(_role("selector"), hidden=_DETERMINED)):
     """Client selection."""
 
 
-class AggregatorConfig(section(_role("aggregator"), hidden=_DETERMINED)):
+class AggregatorConfig(_section(_role("aggregator"), hidden=_DETERMINED)):
     """Aggregation."""
 
 
-class ServerOptimizerConfig(section(_role("server_optimizer"))):
+class ServerOptimizerConfig(_section(_role("server_optimizer"))):
     """Optimizer of the server."""
 
 
-class FaultsConfig(section(FAULTS, hidden=("seed",))):
+class FaultsConfig(_section(FAULTS, hidden=("seed",))):
     """Client faults."""
 
 
@@ -198,12 +252,12 @@ class _Communication:
 
 
 class CommunicationConfig(
-    section(COMMUNICATION, _Communication, hidden=("learning_rate", "clipped_count_stddev"))
+    _section(COMMUNICATION, _Communication, hidden=("learning_rate", "clipped_count_stddev"))
 ):
     """Messages of clients and what the server sees of them."""
 
 
-class TimingConfig(section({"table": TIMING})):
+class TimingConfig(_section({"table": TIMING})):
     """Virtual time: how long clients take for a task, and when they are online."""
 
 
@@ -221,7 +275,7 @@ class _Schedule:
     ] = None
 
 
-class ScheduleConfig(section(SCHEDULES, _Schedule)):
+class ScheduleConfig(_section(SCHEDULES, _Schedule)):
     """Rounds in virtual time."""
 
 

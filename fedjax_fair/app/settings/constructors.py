@@ -11,13 +11,13 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from fedjax_fair.app.overview import STORED
 from fedjax_fair.app.settings.setting import (
     REQUIRED,
     Description,
     Setting,
     describe_type,
     members,
-    stored,
 )
 
 __all__ = [
@@ -27,10 +27,10 @@ __all__ = [
     "Wrapping",
     "class_names",
     "class_of",
+    "classes_in",
     "construct",
     "describe",
     "describe_signature",
-    "innermost",
     "settings_of",
 ]
 
@@ -115,7 +115,7 @@ class Renamed:
 
 def class_of(role: Callable[..., Any]) -> Any:
     """Returns the class or function within a `Reference`, `Wrapping`, `Renamed` or ``partial``."""
-    named = innermost(role)
+    named = classes_in(role)[0]
     return named.resolve() if isinstance(named, Reference) else named
 
 
@@ -126,20 +126,22 @@ def class_names(role: Callable[..., Any]) -> list[str]:
         >>> class_names(Wrapping(Reference("solvers.Ditto"), Reference("solvers.SGD"), "solver"))
         ['fedjax_fair.solvers.Ditto', 'fedjax_fair.solvers.SGD']
     """
-    if isinstance(role, Wrapping):
-        return [*class_names(role.outer), *class_names(role.inner)]
-    named = innermost(role)
-    if isinstance(named, Reference):
-        return [f"fedjax_fair.{named.name}"]
-    return [f"{named.__module__}.{named.__qualname__}"]
+    return [
+        f"fedjax_fair.{named.name}"
+        if isinstance(named, Reference)
+        else f"{named.__module__}.{named.__qualname__}"
+        for named in classes_in(role)
+    ]
 
 
-def innermost(role: Callable[..., Any]) -> Any:
-    """Returns the class, the function or the reference within a role."""
-    inner = {partial: "func", Wrapping: "outer", Renamed: "constructor"}
-    while (attribute := inner.get(type(role))) is not None:
-        role = getattr(role, attribute)
-    return role
+def classes_in(role: Callable[..., Any]) -> list[Any]:
+    """Returns the classes, functions or references within a role, the outermost first."""
+    match role:
+        case Wrapping(outer, inner):
+            return [*classes_in(outer), *classes_in(inner)]
+        case Renamed(inner) | partial(func=inner):
+            return classes_in(inner)
+    return [role]
 
 
 @cache
@@ -155,7 +157,7 @@ def describe(constructor: Callable[..., Any]) -> Description:
     """
     match constructor:
         case Reference(name):
-            written = stored()["descriptions"].get(name)
+            written = STORED["descriptions"].get(name)
             return describe(constructor.resolve()) if written is None else Description.read(written)
         case Wrapping(outer, inner):
             found, settings = describe(outer), dict(settings_of(inner))

@@ -8,7 +8,7 @@ from typing import Any
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.named_methods import method_settings
-from fedjax_fair.app.settings.names import FILES, SettingKey, setting_names, values_of
+from fedjax_fair.app.settings.names import FILES, SETTINGS, SettingKey, values_of
 from fedjax_fair.app.settings.registry import COHORT_SIZE, PARTITIONERS
 from fedjax_fair.app.settings.setting import REQUIRED
 from fedjax_fair.app.settings.suggestions import lookup
@@ -115,7 +115,7 @@ def format_settings(config: Config, varied: Keys = (), num_clients: int | None =
         >>> [text for text in format_settings(config).split("; ") if "weights" in text]
         ['weights=num_examples (fedavg) or uniform (subtrunc)']
     """
-    names = {key: name for name, key in reversed(setting_names(config).items())}
+    names = {key: name for name, key in reversed(SETTINGS.items())}
     defaults, parts = unset_defaults(config, varied, num_clients), []
     for key, value in values_of(config).items():
         if key in FILES or key in varied:

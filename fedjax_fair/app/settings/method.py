@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fedjax_fair.app.settings.constructors import Reference, describe, innermost
+from fedjax_fair.app.settings.constructors import Reference, classes_in, describe
 
 if TYPE_CHECKING:
     from fedjax_fair.roles import Aggregator, Model, Selector, Solver
@@ -92,14 +92,21 @@ class Method(NamedTuple):
             return {}
         return {name: role for name, role in self._asdict().items() if callable(role)}
 
+    @property
+    def weights_of_mean(self) -> str:
+        """Weights of the mean of updates, "" if another aggregator combines them."""
+        is_mean = self.aggregator is None and self.centralized_fn is None
+        return self.weighting if is_mean else ""
+
     def describe(self) -> str:
         """Returns the summary, or the first sentence of the docstring of a role."""
         roles = (self.selector, self.aggregator, self.server_optimizer, self.solver)
-        return self.summary or describe(innermost(next(filter(None, roles)))).summary
+        return self.summary or describe(classes_in(next(filter(None, roles)))[0]).summary
 
     def source(self) -> str:
         """Returns a link to the first reference in the docstrings of the roles, or ""."""
         if self.centralized_fn is not None:
             return ""
         roles = self.roles() or {"selector": Reference("selectors.Uniform")}
-        return next(filter(None, (describe(innermost(role)).source for role in roles.values())), "")
+        sources = (describe(classes_in(role)[0]).source for role in roles.values())
+        return next(filter(None, sources), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from fedjax_fair.app.overview import STORED
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import class_names
 from fedjax_fair.app.settings.method import Method
@@ -17,7 +18,7 @@ from fedjax_fair.app.settings.named_methods import (
 from fedjax_fair.app.settings.names import SettingKey, option_of, values_of
 from fedjax_fair.app.settings.presets import resolve
 from fedjax_fair.app.settings.registry import COHORT_SIZE, METHODS, role_classes
-from fedjax_fair.app.settings.setting import REQUIRED, Setting, describe_type, stored
+from fedjax_fair.app.settings.setting import REQUIRED, Setting, describe_type
 from fedjax_fair.utils.terminal import format_columns
 
 __all__ = ["format_method", "server_view"]
@@ -37,7 +38,7 @@ def server_view(name: str) -> str:
 
 
 def _server_view(name: str) -> str:
-    if (view := stored()["server_views"].get(name)) is not None:
+    if (view := STORED["server_views"].get(name)) is not None:
         return view
     from fedjax_fair.app.build import server_view  # It makes the roles of a plugin's method.
 

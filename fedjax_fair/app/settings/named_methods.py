@@ -155,7 +155,7 @@ def _with_settings(method: Method, config: Config, text: str) -> _Variant:
         key = lookup("setting", name, keys_by_name([*used, *NETWORK]), keys_by_name(used))
         if key in given:
             raise ValueError(f"expected {name} once.")
-        given[key] = read(config, ".".join(key), value)
+        given[key] = read(key, value)
         config = change(config, *key, given[key])
     return method, vary(config, given), given
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any, get_type_hints
 
+from fedjax_fair.app.settings.command_line import PATHS
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.setting import parse_value
-from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.utils.terminal import error_prefix
 
 __all__ = [
@@ -17,12 +17,12 @@ __all__ = [
     "FILES",
     "NETWORK",
     "OF_ANOTHER",
+    "SETTINGS",
     "SettingKey",
     "change",
     "keys_by_name",
     "option_of",
     "read",
-    "setting_names",
     "values_of",
     "vary",
 ]
@@ -35,13 +35,6 @@ ALTERNATIVES = {
     ("solver", "epochs"): ("solver", "steps"),
 }
 """Settings of which exactly one is used."""
-
-FILES = (
-    *(("data", name) for name in ("dir", "file")),
-    *(("model", name) for name in ("weights", "weights_names")),
-    *(("timing", name) for name in ("table", "online")),
-)
-"""Settings that are paths; ``weights`` alone are those of clients."""
 
 OF_ANOTHER = {
     ("model", "weights_names"): ("model", "weights"),
@@ -56,6 +49,14 @@ NETWORK = (
     *OF_ANOTHER,
 )
 """Settings of every network."""
+
+
+_SECTIONS = {name: kind for name, kind in get_type_hints(Config).items() if is_dataclass(kind)}
+_TYPES: dict[SettingKey, Any] = {
+    (section, name): kind
+    for section, settings in _SECTIONS.items()
+    for name, kind in get_type_hints(settings).items()
+}
 
 
 def option_of(section: str, name: str) -> str:
@@ -103,35 +104,25 @@ def values_of(config: Config) -> dict[SettingKey, Any]:
         >>> values_of(Config())["training", "seeds"]
         (0, 1, 2)
     """
-    sections = {item.name: getattr(config, item.name) for item in fields(config)}
-    return {
-        (name, item.name): getattr(section, item.name)
-        for name, section in sections.items()
-        if is_dataclass(section)
-        for item in fields(section)
-    }
-
-
-def setting_names(config: Config) -> dict[str, SettingKey]:
-    """Returns the names of settings: ``section.name``, and ``name`` if it is unique, of no file.
-
-    Examples:
-        >>> setting_names(Config())["lam"]
-        ('selector', 'lam')
-    """
-    return keys_by_name(values_of(config))
+    return {(section, name): getattr(getattr(config, section), name) for section, name in _TYPES}
 
 
 def keys_by_name(keys: Iterable[SettingKey]) -> dict[str, SettingKey]:
-    """As ``setting_names``, of some settings."""
+    """Returns settings by ``section.name``, and by ``name`` if it is unique and of no file."""
     full = {f"{section}.{name}": (section, name) for section, name in keys}
     short = [key for key in full.values() if key not in FILES]
     count = Counter(name for _, name in short)
     return {key[1]: key for key in short if count[key[1]] == 1} | full
 
 
-def read(config: Config, name: str, text: str) -> Any:
+FILES = {key for key in _TYPES if option_of(*key) in PATHS}
+"""Settings that are paths; ``weights`` alone are those of clients."""
+
+SETTINGS = keys_by_name(_TYPES)
+"""All settings by name, such as ``lam`` and ``selector.lam``."""
+
+
+def read(key: SettingKey, text: str) -> Any:
     """Converts the value of a setting as the command line does."""
-    section, key = lookup("setting", name, setting_names(config))
-    with error_prefix(f"{key}={text!r}: "):
-        return parse_value(get_type_hints(type(getattr(config, section)))[key], [text])
+    with error_prefix(f"{key[1]}={text!r}: "):
+        return parse_value(_TYPES[key], [text])

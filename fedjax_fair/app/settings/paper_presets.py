@@ -27,7 +27,7 @@ from fedjax_fair.app.settings.presets import PRESETS
 __all__ = ["ABLATIONS", "PAPERS", "SELECTION_TABLES"]
 
 
-def _table(data: str, *methods: str) -> Config:
+def _table(data: str, methods: Iterable[str]) -> Config:
     """The setting of Castillo et al., tables I to IV.
 
     They do not print step size, local steps, batch size or rounds. These were chosen so that random
@@ -35,7 +35,7 @@ def _table(data: str, *methods: str) -> Config:
     (docs/reproduction/selection.md).
     """
     return Config(
-        methods=methods,
+        methods=tuple(methods),
         data=DataConfig(name=data, partition_per_seed=True),
         solver=SolverConfig(learning_rate=_RATES[data], batch_size=50, steps=50),
         aggregator=AggregatorConfig(weights="uniform"),
@@ -49,48 +49,49 @@ _LAMBDAS = ("0.01", "0.1", "0.25", "0.5", "0.75", "0.95")
 _BEST_LAMBDA = {"mnist": "0.95", "cifar10": "0.5"}
 
 
-def _selection_tables(data: str) -> dict[str, tuple[str, Config]]:
+def _selection_tables(data: str) -> dict[str, Preset]:
     """Tables I to IV and other readings of them; on the second data set they carry its name."""
     best = f"subtrunc:lam={_BEST_LAMBDA[data]}"
     baselines = ("fedavg", "divfl")
-    suffix = "" if data == "mnist" else f"-{data}"
-    return {
-        f"table1{suffix}": (
+    tables = {
+        "table1": (
             "methods of client selection",
-            _table(data, "fedavg", "power_of_choice", "divfl", best, "unionfl:window=5"),
+            ["fedavg", "power_of_choice", "divfl", best, "unionfl:window=5"],
         ),
-        f"table2{suffix}": (
+        "table2": (
             "SubTrunc, weight of the bonus",
-            _table(data, *baselines, *(f"subtrunc:lam={value}" for value in _LAMBDAS)),
+            [*baselines, *(f"subtrunc:lam={value}" for value in _LAMBDAS)],
         ),
-        f"table3{suffix}": (
+        "table3": (
             "UnionFL, rounds to look back",
-            _table(data, *baselines, *(f"unionfl:window={rounds}" for rounds in (2, 5, 10))),
+            [*baselines, *(f"unionfl:window={rounds}" for rounds in (2, 5, 10))],
         ),
-        f"table4{suffix}": (
-            "SubTrunc, utility of a loss",
-            _table(data, *baselines, best, f"{best},phi=identity"),
-        ),
-        f"sensitivity{suffix}": (
+        "table4": ("SubTrunc, utility of a loss", [*baselines, best, f"{best},phi=identity"]),
+        "sensitivity": (
             "other bounds and penalties, and other readings of the text",
-            _table(
-                data,
-                *baselines,
-                best,
+            [
+                *(*baselines, best),
                 *(f"{best},b={bound}" for bound in (0.5, 2.5, 5)),
-                f"{best},scale=sum",
-                f"{best},gradients=stale",
-                "divfl:gradients=stale",
+                *(f"{best},scale=sum", f"{best},gradients=stale", "divfl:gradients=stale"),
                 "unionfl:window=5",
                 *(f"unionfl:window=5,mu={penalty}" for penalty in (0.01, 0.1)),
-            ),
+            ],
         ),
+    }
+    suffix = "" if data == "mnist" else f"-{data}"
+    return {
+        f"{name}{suffix}": Preset(
+            f"Castillo et al., {name}, {data}: {summary}", _table(data, methods)
+        )
+        for name, (summary, methods) in tables.items()
     }
 
 
+_SELECTION = {data: _selection_tables(data) for data in _ROUNDS}
+
 SELECTION_TABLES: dict[str, dict[str, Config]] = {
-    data: {name: config for name, (_, config) in _selection_tables(data).items()}
-    for data in _ROUNDS
+    data: {name: preset.config for name, preset in tables.items()}
+    for data, tables in _SELECTION.items()
 }
 """The tables of Castillo et al., by data set and name of the preset."""
 
@@ -203,11 +204,8 @@ def _equitable_presets() -> dict[str, Preset]:
 
 
 PAPERS: dict[str, Preset] = {
-    **{
-        name: Preset(f"Castillo et al., {name.split('-')[0]}, {data}: {summary}", config)
-        for data in _ROUNDS
-        for name, (summary, config) in _selection_tables(data).items()
-    },
-    **_equitable_presets(),
+    name: preset
+    for presets in (*_SELECTION.values(), _equitable_presets())
+    for name, preset in presets.items()
 }
 """Every table by the name of its preset."""

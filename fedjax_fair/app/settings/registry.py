@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from fedjax_fair.app.overview import STORED
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.constructors import (
     LazyModule,
@@ -20,7 +21,7 @@ from fedjax_fair.app.settings.constructors import (
     settings_of,
 )
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.app.settings.setting import REQUIRED, Setting, stored
+from fedjax_fair.app.settings.setting import REQUIRED, Setting
 
 if TYPE_CHECKING:
     from fedjax_fair import (
@@ -38,12 +39,10 @@ if TYPE_CHECKING:
     from fedjax_fair.data import Partitioner
     from fedjax_fair.roles import ClientMetric, Model
 else:  # Attributes are names, so that a command imports only the classes that it calls.
-    aggregators, communication, data, faults, models = map(
-        LazyModule, ("aggregators", "communication", "data", "faults", "models")
-    )
-    schedules, selectors, server_optimizers, solvers, training = map(
-        LazyModule, ("schedules", "selectors", "server_optimizers", "solvers", "training")
-    )
+    aggregators, communication, data = map(LazyModule, ("aggregators", "communication", "data"))
+    faults, models, schedules = map(LazyModule, ("faults", "models", "schedules"))
+    selectors, server_optimizers = map(LazyModule, ("selectors", "server_optimizers"))
+    solvers, training = map(LazyModule, ("solvers", "training"))
 
 __all__ = [
     "COHORT_SIZE",
@@ -201,18 +200,14 @@ GROUPS: dict[str, dict[str, Method]] = {
             solver=solvers.Ditto,
         ),
         "fedper": Method(
-            "A shared body, and a head of each client, trained together",
-            solver=solvers.FedPer,
+            "A shared body, and a head of each client, trained together", solver=solvers.FedPer
         ),
         "fedrep": Method(
             "A shared body, and a head of each client that is trained first",
             solver=solvers.FedRep,
             weighting="uniform",
         ),
-        "lg_fedavg": Method(
-            "A shared head, and a body of each client",
-            solver=solvers.LGFedAvg,
-        ),
+        "lg_fedavg": Method("A shared head, and a body of each client", solver=solvers.LGFedAvg),
         "fedbn": Method(
             "FedAvg with batch normalization that stays on each client",
             solver=solvers.FedBN,
@@ -371,7 +366,7 @@ change what is compiled.
 """
 
 METHODS: dict[str, Method] = {
-    name: method._replace(ranges={**RANGES.get(name, {}), **method.ranges})
+    name: method._replace(ranges=RANGES.get(name, {}))
     for methods in GROUPS.values()
     for name, method in methods.items()
 }
@@ -413,7 +408,7 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
 
 
 METRICS: dict[str, Callable[..., ClientMetric]] = {
-    name: Reference(f"metrics.predictions.{name}") for name in stored()["metrics"]
+    name: Reference(f"metrics.predictions.{name}") for name in STORED["metrics"]
 }
 """Metrics of clients; some take ``num_classes``."""
 

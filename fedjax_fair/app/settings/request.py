@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from fedjax_fair.app.settings.command_line import (
 from fedjax_fair.app.settings.config import Config, TrainingConfig
 from fedjax_fair.app.settings.config_files import load_into
 from fedjax_fair.app.settings.named_methods import method_settings
-from fedjax_fair.app.settings.names import change, read, setting_names
+from fedjax_fair.app.settings.names import SETTINGS, change, read
 from fedjax_fair.app.settings.paper_presets import PAPERS
 from fedjax_fair.app.settings.presets import PRESETS, resolve
 from fedjax_fair.app.settings.setting import describe_type
@@ -41,6 +41,7 @@ class Request(NamedTuple):
         config: The resolved configuration.
         varied: Values of the settings to vary.
         seeds: Seeds that are given like settings to vary.
+        given: Options on the command line.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Request(NamedTuple):
     config: Config
     varied: dict[str, Sequence[Any]]
     seeds: tuple[int, ...] | None
+    given: Collection[str]
 
 
 def request(kind: Any, arguments: list[str], *, varies: bool = True) -> Request:
@@ -99,12 +101,12 @@ def request(kind: Any, arguments: list[str], *, varies: bool = True) -> Request:
         if key in varied:
             raise ValueError(f"{key}: expected once, with values between commas.")
         texts = [text] if key == "seeds" else text.split(",")
-        varied[key] = [read(start, key, each) for each in texts]
+        varied[key] = [read(lookup("setting", key, SETTINGS), each) for each in texts]
     _check_replaced(config, values, varied)
     (seeds,) = varied.pop("seeds", [None])
     explain_one_seed(values | {"seeds=": seeds or ()})
     name = preset if is_named else config.data.name.replace("/", "-")
-    return Request(name, parsed, config, varied, seeds)
+    return Request(name, parsed, config, varied, seeds, values.keys())
 
 
 def _settings_after_options(options: Sequence[str]) -> list[int]:
@@ -137,7 +139,7 @@ def _check_replaced(
     config: Config, values: Mapping[str, Any], varied: Mapping[str, Sequence[Any]]
 ) -> None:
     """Raises ``ValueError`` for an option whose value every run replaces by another."""
-    names = {lookup("setting", name, setting_names(config)): name for name in varied}
+    names = {lookup("setting", name, SETTINGS): name for name in varied}
     left, used = (
         {key for method in methods for key in method_settings(config, method)}
         for methods in (config.methods, [name.partition(":")[0] for name in config.methods])
@@ -154,7 +156,7 @@ def _check_replaced(
 def _describe_settings(config: Config) -> dict[str, str]:
     """Describes the settings of the methods, which can be varied."""
     described = {"seeds": "Runs of every configuration, such as 0,1,2 or 0:10."}
-    unique = {key: name for name, key in setting_names(config).items() if "." not in name}
+    unique = {key: name for name, key in SETTINGS.items() if "." not in name}
     for method in config.methods:
         for key, setting in method_settings(config, method).items():
             name = unique.get(key, ".".join(key))

@@ -6,33 +6,27 @@ The stored descriptions are of the package's classes, which need not be imported
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
+import tyro
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 __all__ = [
-    "FILE",
     "REQUIRED",
     "Description",
     "Setting",
     "check_value",
+    "default_hint",
     "describe_type",
     "is_sequence",
     "members",
     "parse_float",
     "parse_value",
-    "stored",
 ]
-
-FILE = Path(__file__).parent / "descriptions.json"
-"""Made by ``python -m fedjax_fair.app.settings.catalog``."""
 
 REQUIRED = inspect.Parameter.empty
 """Default of a parameter without one."""
@@ -116,10 +110,14 @@ class Description(NamedTuple):
         return cls(**{**written, "settings": MappingProxyType(settings)})
 
 
-@cache
-def stored() -> dict[str, dict[str, Any]]:
-    """Returns ``FILE``: descriptions of classes, server views of methods, defaults of sources."""
-    return json.loads(FILE.read_text("utf8"))
+def default_hint(default: str = "") -> Any:
+    """Makes the annotation that shows a default in the help of a field that is None or empty."""
+
+    def hint(shown: str) -> str:
+        shown = default if shown in ("None", "") else shown
+        return f"(default: {shown})" if shown else ""
+
+    return tyro.conf.arg(help_behavior_hint=hint)
 
 
 def members(kind: Any) -> tuple[Any, ...]:

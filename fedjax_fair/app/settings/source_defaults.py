@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from fedjax_fair.app.settings.setting import stored
+from fedjax_fair.app.overview import STORED
 
 __all__ = ["SourceDefaults", "find_source", "is_leaf", "is_table_file", "source_names"]
 
@@ -43,15 +43,15 @@ def find_source(name: str) -> SourceDefaults:
         ('lenet', 'resnet18')
     """
     # Once imported, the table of sources may have more than the stored ones.
-    if _TABLE not in sys.modules and name in stored()["sources"]:
-        return SourceDefaults(**stored()["sources"][name])
+    if _TABLE not in sys.modules and name in STORED["sources"]:
+        return SourceDefaults(**STORED["sources"][name])
     return SourceDefaults.of(import_module(_TABLE).get_source(name))
 
 
 def source_names() -> list[str]:
     """Returns the names of the data sources."""
     imported = sys.modules.get(_TABLE)
-    return list(imported.SOURCES if imported else stored()["sources"])
+    return list(imported.SOURCES if imported else STORED["sources"])
 
 
 def is_table_file(file: str | None) -> bool:

@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 _OPTIONAL = {"faults": FAULTS, "communication": COMMUNICATION}
+_OFF = {"aggregation": "plain", "dropout": 0, "stragglers": 0, "staleness": 0, "byzantine": 0}
+"""Values other than None that enable nothing."""
 _PRIVACY = ("clipping_norm", "target_unclipped_quantile")
 """Settings that enable clipping."""
 
@@ -49,9 +51,12 @@ _DATA_SETTINGS = _CLIENT_SETTINGS | {"dir", "partition", "central_test"}
 
 def _enabled(config: Config, section: str) -> dict[str, Callable[..., Any]]:
     """Returns the constructors of faults or communication by the setting that enables them."""
-    values, off = getattr(config, section), ("plain" if section == "communication" else 0)
-    table = _OPTIONAL[section]
-    enabled = {key: each for key, each in table.items() if getattr(values, key) not in (None, off)}
+    values = getattr(config, section)
+    enabled = {
+        key: constructor
+        for key, constructor in _OPTIONAL[section].items()
+        if getattr(values, key) not in (None, _OFF.get(key))
+    }
     if "target_unclipped_quantile" in enabled:
         enabled.pop("clipping_norm", None)  # Which is the first norm of adaptive clipping.
     return enabled
