@@ -133,6 +133,7 @@ def clear() -> None:
         _latest.clear()
         _by_text.clear()
         _by_lowering.clear()
+        _Counts.compiled = 0
 
 
 @contextmanager

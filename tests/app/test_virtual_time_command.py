@@ -287,7 +287,7 @@ def test_a_resumed_run_has_the_same_times_only(speeds, tmp_path, capsys, without
 def test_a_sweep_of_jitters_compiles_once(tmp_path):
     config = replace(CONFIG, methods=("fedbuff",), training=TrainingConfig(rounds=4, seeds=(0,)))
     clear()
-    jax.clear_caches()  # Full caches forget programs at any time.
+    jax.clear_caches()  # After many compilations of other tests, the end of a sweep clears them.
     with compilations() as compiled:
         found = sweep(config, jitter=[0.1, 0.3, 0.6])
     num_compiled = len(compiled)
