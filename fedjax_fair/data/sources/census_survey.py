@@ -76,7 +76,10 @@ def acs(
         2021, https://arxiv.org/abs/2108.04884
     """
     checks.one_of("task", task, tuple(TASKS))
+    # `from_table` checks these too, but only after the rows of a survey have been selected.
     checks.unit_interval("test", test)
+    checks.unit_interval("validation_fraction", validation_fraction)
+    checks.non_negative_int("seed", seed)
     table, codes = survey_rows(frame, task, sensitive_features)
     return from_table(
         table,
