@@ -381,5 +381,5 @@ def test_quantities_of_logs_are_found_by_their_names():
 @pytest.mark.parametrize("dtype", ["int64", "float32", "uint8"])
 def test_images_of_labels_are_to_be_flattened(dtype):
     masks = np.zeros((6, 4, 4), dtype)
-    with pytest.raises(ValueError, match=r"labels.reshape\(6, -1\)"):
+    with pytest.raises(ValueError, match=r"flatten to \[N, H\*W\], labels.reshape\(6, -1\)"):
         ff.data.from_arrays(np.zeros((6, 4, 4, 1)), masks, clients=np.arange(6) % 2)

@@ -157,7 +157,7 @@ def test_inaccurate_losses_are_warned_of():
         solvers.SGD(0.1, 5, epochs=1),
         aggregators.LossGap(iterations=2),
     )
-    with pytest.warns(UserWarning, match="seed 1: .* iterations of LossGap"):
+    with pytest.warns(UserWarning, match="seed 1: the lowest losses .* iterations of LossGap"):
         fit(round, data, rounds=1, seeds=(1,))
 
 

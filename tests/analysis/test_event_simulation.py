@@ -103,7 +103,7 @@ def test_simulations_do_not_train():
 def test_cohorts_that_depend_on_models_are_refused(selector):
     round = method(schedules.Synchronous(SPEEDS), selector)
     ff.fit(round, DATA, rounds=1)
-    with pytest.raises(ValueError, match=r"selector: \w+ reads models"):
+    with pytest.raises(ValueError, match=r"selector: \w+ reads models or results of training"):
         ff.analysis.simulate(round, DATA, rounds=2)
     found = ff.analysis.expected_parity(round, DATA, rounds=2, eval_every=1)
     assert np.isnan(found.participation_parity_expected).all()
@@ -112,7 +112,7 @@ def test_cohorts_that_depend_on_models_are_refused(selector):
 
 def test_methods_without_a_schedule_are_refused():
     for function in (ff.analysis.simulate, ff.analysis.expected_parity):
-        with pytest.raises(ValueError, match=r"round\.schedule=None: expected"):
+        with pytest.raises(ValueError, match=r"round\.schedule=None: expected a schedule"):
             function(method(), DATA, rounds=2)
         with pytest.raises(ValueError, match="rounds=0: expected an integer >= 1"):
             function(METHODS["rotation"], DATA, rounds=0)

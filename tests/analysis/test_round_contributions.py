@@ -62,7 +62,7 @@ def test_bad_input(data):
             approximate(other, data, exact)
     with pytest.raises(ValueError, match="expected all clients in every round"):
         approximate(round.replace(selector=ff.selectors.Uniform(2)), data, exact)
-    with pytest.raises(ValueError, match="exact is a Dataset"):
+    with pytest.raises(ValueError, match="exact is a Dataset: expected a Contributions"):
         approximate(round, data, exact.dataset)
     with pytest.raises(ValueError, match="min_gain=-1: expected a number >= 0"):
         approximate(round, data, exact, min_gain=-1)

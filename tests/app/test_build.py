@@ -516,5 +516,5 @@ def test_states_of_clients_are_refused_with_their_bytes():
         assert needed[states] == runs * -(-num_clients * model // shards)
         assert len(needed) == len(without) + 1
         check_memory("local", needed, max(needed.values()))
-        with pytest.raises(ValueError, match=r"data\.clients=.* in 3 runs"):
+        with pytest.raises(ValueError, match=r"data\.clients=.*: the states of clients in 3 runs"):
             check_memory("local", needed, needed[states] - 1)

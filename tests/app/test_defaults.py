@@ -172,7 +172,7 @@ def test_edited_defaults_are_refused(tmp_path):
     file = tmp_path / "config.json"
     config_files.save(resolved("fedavg"), file)
     file.write_text(file.read_text().replace('"cohort_size": 10', '"cohort_size": 20'))
-    with pytest.raises(ValueError, match="cohort_size=20: the default is 10"):
+    with pytest.raises(ValueError, match=r"cohort_size=20: the default is 10; set selector"):
         config_files.load(file)
 
 

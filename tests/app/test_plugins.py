@@ -365,7 +365,7 @@ def test_a_taken_name_is_rejected(tmp_path, new):
     plugins.load(str(file))  # The same again is no mistake.
     assert plugins.loaded() == [file]
     assert plugins.collect("methods", [])["fedavg"].summary == "x"
-    with pytest.raises(ValueError, match="'fedavg': expected a name"):
+    with pytest.raises(ValueError, match="'fedavg': expected a name that no other method has"):
         plugins.collect("methods", ["fedavg"])
 
 

@@ -130,7 +130,7 @@ def test_a_central_test_set_of_a_named_table(tmp_path, monkeypatch):
         made.central_test.features, made.encoding.encode(rows.iloc[:9], unseen="ignore")
     )
     rows.iloc[:9].assign(two_year_recid="maybe").to_csv(central, index=False)
-    with pytest.raises(ValueError, match=r"'two_year_recid' has .'maybe'."):
+    with pytest.raises(ValueError, match=r"label 'two_year_recid' has .'maybe'.: expected no, yes"):
         load(name="compas", dir=str(tmp_path), central_test=str(central))
 
 

@@ -271,7 +271,7 @@ def copied(finished, tmp_path):
 
 def test_the_folder_of_another_sweep_is_refused(fedprox, whole, copied):
     again = partial(sweep, fedprox, folder=copied, runs_per_batch=2)
-    with pytest.raises(ValueError, match=r"sweep\.json has another"):
+    with pytest.raises(ValueError, match=r"sweep\.json has another; use another folder"):
         again(prox=PROX[:2])
     content = (copied / "sweep.json").read_bytes()
     for damage in (b"\xff\xfe", b"[]", b"{}", content[:-9], content + b" "):
@@ -280,7 +280,7 @@ def test_the_folder_of_another_sweep_is_refused(fedprox, whole, copied):
             again(prox=PROX)
     # Without it, batches are still known.
     (copied / "sweep.json").unlink()
-    with pytest.raises(ValueError, match=r"000-00000.nc': expected runs"):
+    with pytest.raises(ValueError, match=r"000-00000.nc': expected runs of this sweep"):
         again(prox=PROX[:2])
     (copied / "sweep.json").write_bytes(content)
     foreign = copied / "000-00002.nc"

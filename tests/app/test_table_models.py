@@ -101,7 +101,7 @@ def test_a_damaged_encoding_is_named(damage, folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "run")
     file = copy / "encoding.json"
     file.write_text(damage(file.read_text()))
-    with pytest.raises(ValueError, match=r"encoding.json is damaged .*resume"):
+    with pytest.raises(ValueError, match=r"encoding.json is damaged .*`fedjax-fair resume` writes"):
         ff.load_model(copy, "fedavg")
     assert main(["resume", str(copy), "--quiet"]) == 0
     assert ff.load_model(copy, "fedavg").encoding is not None

@@ -310,7 +310,7 @@ def test_models_in_flight_are_counted_and_refused():
     assert size == 2 * 7 * model
     assert size == max(needed.values())
     build(config, memory=size)
-    with pytest.raises(ValueError, match=r"concurrency: 7 models .* for fedbuff"):
+    with pytest.raises(ValueError, match=r"schedule\.concurrency: 7 models .* need .* for fedbuff"):
         build(config, memory=size - 1)
     bounded = replace(config, schedule=ScheduleConfig(concurrency=7, max_staleness=2))
     needed = min_memory(build(bounded).rounds["fedbuff"], bounded, 2, ready.data, None)

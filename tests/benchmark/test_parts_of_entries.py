@@ -43,7 +43,7 @@ def test_results_belong_to_the_trained_part(tmp_path, monkeypatch):
     (tmp_path / "programs" / "digits" / "mine" / "tuning.jsonl").touch()
     plugin_methods.record(tmp_path, ["mine"], PART)
     for other in (None, PartConfig(lora=4, trainable=("head",))):
-        with pytest.raises(ValueError, match=r"results of other code or ranges \(model"):
+        with pytest.raises(ValueError, match=r"has results of other code or ranges \(model"):
             plugin_methods.record(tmp_path, ["mine"], other)
 
 

@@ -47,7 +47,7 @@ def test_results_belong_to_code_and_ranges(register, tmp_path, of_pair):
         Method("Mine", selector=selectors.Full, ranges={"power": Range(0.1, 1.0)}),
     ):
         register(changed)
-        with pytest.raises(ValueError, match=r"'mine': .* results of other code"):
+        with pytest.raises(ValueError, match=r"method='mine': .* has results of other code"):
             plugin_methods.record(tmp_path, ["mine"])
 
 
@@ -70,7 +70,7 @@ def test_damaged_descriptions_are_named(register, tmp_path, text):
     plugin_methods.record(tmp_path, ["mine"])
     (tmp_path / "methods" / "mine.json").write_text(text)
     for use in (plugin_methods.recorded, plugin_methods.read):
-        with pytest.raises(ValueError, match=r"mine\.json': .* undamaged"):
+        with pytest.raises(ValueError, match=r"mine\.json': expected an undamaged description"):
             use(tmp_path, "mine")
-    with pytest.raises(ValueError, match=r"mine\.json': .* undamaged"):
+    with pytest.raises(ValueError, match=r"mine\.json': expected an undamaged description"):
         plugin_methods.record(tmp_path, ["mine"])

@@ -388,10 +388,10 @@ def test_results_of_another_protocol_or_damaged_ones_are_refused(finished, tmp_p
     shutil.copytree(finished[0], copy)
     described = json.loads((copy / "benchmark.json").read_text())
     (copy / "benchmark.json").write_text(json.dumps(described | {"protocol": "0.9"}))
-    with pytest.raises(ValueError, match=r"expected protocol 2.0, got 0.9"):
+    with pytest.raises(ValueError, match=r"expected protocol 2.0, got 0.9; use another folder"):
         runner.run(runner.plan("embedded", copy), copy)
     (copy / "benchmark.json").write_text(json.dumps(described | {"track": "standard"}))
-    with pytest.raises(ValueError, match=r"of the track 'embedded', not"):
+    with pytest.raises(ValueError, match=r"expected a benchmark of the track 'embedded', not"):
         runner.run(runner.plan("embedded", copy), copy)
     (copy / "benchmark.json").write_text("{")
     with pytest.raises(ValueError, match=r"expected undamaged JSON"):

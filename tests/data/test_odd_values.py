@@ -179,7 +179,9 @@ def test_the_index_in_a_file_is_a_warning(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"text", b"\x93NUMPY"])
 def test_other_files_than_npz_are_named(content, tmp_path):
     (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"expected an .npz file of plain arrays"):
+    with pytest.raises(
+        ValueError, match=r"expected an .npz file of plain arrays, got another kind"
+    ):
         data.from_npz(tmp_path / "a.npz")
 
 
@@ -212,7 +214,7 @@ def with_outputs(change):
     ],
 )
 def test_outputs_are_floats_for_each_example(change):
-    with pytest.raises(ValueError, match=r"array of floats .* \[batch, outputs\]"):
+    with pytest.raises(ValueError, match=r"expected an array of floats .* \[batch, outputs\]"):
         fitted(with_outputs(change), arrays())
 
 

@@ -157,7 +157,7 @@ def test_curves_of_groups_are_means_over_seeds(dataset):
             own = own.sel(round=line.get_xdata())  # Round 0 is left out: all are equal there.
             assert own["round"][-1] == dataset["round"][-1]
             np.testing.assert_allclose(line.get_ydata(), own.mean("seed"), rtol=1e-6)
-    with pytest.raises(ValueError, match="no 'test_loss' over planted_group"):
+    with pytest.raises(ValueError, match="no 'test_loss' over planted_group, seed, round"):
         group_curves(dataset, "test_loss")
 
 

@@ -87,7 +87,7 @@ def test_holm_adjusts_p_values():
     assert paired.holm([0.9, 0.8]).tolist() == [1.0, 1.0]
     counted = paired.holm([0.01, np.nan, 0.04, 0.03, 0.005], num_comparisons=5)
     np.testing.assert_allclose(counted, [0.04, np.nan, 0.09, 0.09, 0.025])
-    with pytest.raises(ValueError, match=r"num_comparisons=1: .* 2"):
+    with pytest.raises(ValueError, match="num_comparisons=1: expected at least the 2 p values"):
         paired.holm([0.1, 0.2], num_comparisons=1)
 
 

@@ -169,9 +169,9 @@ def test_mistakes_are_named():
     records = make_records()
     with pytest.raises(ValueError, match="results: expected virtual_time, which runs with a sch"):
         speed.summarize(records.drop_vars("virtual_time"))
-    with pytest.raises(ValueError, match="by='planted_group'"):
+    with pytest.raises(ValueError, match="by='planted_group': expected results of data with gro"):
         speed.summarize(records, by="planted_group")
     with pytest.raises(ValueError, match="by='group': expected one of"):
         speed.summarize(records, by="group")
-    with pytest.raises(ValueError, match=r"target=1.5"):
+    with pytest.raises(ValueError, match=r"target=1.5: expected a number in \[0, 1\]"):
         speed.summarize(records, target=1.5)

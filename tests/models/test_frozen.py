@@ -294,7 +294,7 @@ def test_trained_statistics_need_trained_layers_before_them():
     network = ff.models.from_flax(Normalized())
     base = network.init(KEY, X)
     model = ff.models.freeze(network, base, ("norm", "head"))
-    with pytest.raises(ValueError, match=r"batch_stats/norm.* frozen \(first\)"):
+    with pytest.raises(ValueError, match=r"statistics \(batch_stats/norm\) .* frozen \(first\)"):
         model.init(KEY, X)
     body = ff.models.freeze(network, base, ("first", "norm"))
     run = fitted(body, ff.solvers.SGD(0.1, 10, steps=3, replacement=True), rounds=2)
@@ -305,7 +305,7 @@ def test_trained_statistics_need_trained_layers_before_them():
 def test_personal_statistics_have_to_be_trained():
     network = ff.models.from_flax(Normalized())
     model = ff.models.freeze(network, network.init(KEY, X), ("head",))
-    with pytest.raises(ValueError, match=r"FedBN .* none that is trained"):
+    with pytest.raises(ValueError, match=r"FedBN .*; this one has none that is trained"):
         fitted(model, ff.solvers.FedBN(SOLVERS["plain"]), rounds=1)
 
 

@@ -98,6 +98,6 @@ def test_other_arguments_are_refused(labels):
 
 
 def test_large_labels_are_a_warning_before_training():
-    with pytest.warns(UserWarning, match=r"standardize=data\.train\.labels"):
+    with pytest.warns(UserWarning, match=r"deviation of .*standardize=data\.train\.labels"):
         fitted(200 * LABELS)
     fitted(20 * LABELS)

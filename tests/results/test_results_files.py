@@ -246,11 +246,11 @@ def test_what_is_wrong_is_said_once(place, file, tmp_path, monkeypatch):
 def test_added_bytes_are_noticed(added, file, tmp_path):
     path = tmp_path / "longer.nc"
     path.write_bytes(file.read_bytes() + added)
-    with pytest.raises(ValueError, match="its content has changed"):
+    with pytest.raises(ValueError, match="its content has changed since it was written"):
         results.open(path)
     path.write_bytes(file.read_bytes()[:-40] + added)  # Without a checksum, as of other programs.
     if added.strip(b"\0"):
-        with pytest.raises(ValueError, match="its content has changed"):
+        with pytest.raises(ValueError, match="its content has changed since it was written"):
             results.open(path)
     else:  # The NetCDF library allocates zeros.
         xr.testing.assert_identical(results.open(path), DATASET)

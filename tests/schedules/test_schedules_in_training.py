@@ -154,9 +154,9 @@ def test_runs_end_at_a_virtual_time(tmp_path):
     assert (result.virtual_time.isel(round=-2) < 6).any()
     again = ff.fit(method(schedule), DATA, rounds=50, checkpoints=tmp_path, **settings).dataset
     assert again.identical(result)
-    with pytest.warns(UserWarning, match=r"until_seconds=6: .* seed 0 .* seed 1"):
+    with pytest.warns(UserWarning, match=r"until_seconds=6: after 2 rounds seed 0 at .* s, seed 1"):
         ff.fit(method(schedule), DATA, rounds=2, **settings)
-    with pytest.raises(ValueError, match=r"until_seconds=6\.0: expected None"):
+    with pytest.raises(ValueError, match=r"until_seconds=6\.0: expected None, because the method"):
         ff.fit(method(), DATA, rounds=2, **settings)
 
 
@@ -200,7 +200,7 @@ def test_what_asynchronous_rounds_refuse(settings, message):
 
 def test_a_buffer_holds_at_most_the_clients_in_training():
     schedule = schedules.Asynchronous(SPEEDS, buffer_size=5)
-    with pytest.raises(ValueError, match=r"buffer_size=5: .* 4"):
+    with pytest.raises(ValueError, match="buffer_size=5: expected at most 4, the cohort size"):
         ff.fit(method(schedule), DATA, rounds=1)
 
 
@@ -212,5 +212,5 @@ def test_times_are_of_all_clients():
 
 def test_times_in_milliseconds_are_found_before_the_first_round():
     times = ClientTimes(np.full(NUM, 1e6))  # Clients process up to six examples.
-    with pytest.raises(ValueError, match=r"client \d: a task of 6e\+06 seconds"):
+    with pytest.raises(ValueError, match=r"client \d: a task of 6e\+06 seconds; expected at most"):
         ff.fit(method(schedules.Synchronous(times)), DATA, rounds=1)

@@ -140,11 +140,11 @@ def test_bad_intervals_are_refused_with_their_line(rows, message, tmp_path):
 def test_bad_periods_and_columns_are_refused():
     columns = {"client": [0, 0], "online": [0, 5], "offline": [5, 9]}
     read = partial(timing.online_from_table, num_clients=1)
-    with pytest.raises(ValueError, match=r"period=2147484: .* 2147483"):
+    with pytest.raises(ValueError, match="period=2147484: expected an integer >= 1 and <= 2147483"):
         read(columns, period=2147484)
-    with pytest.raises(ValueError, match="table: no column period"):
+    with pytest.raises(ValueError, match="table: no column period; expected client, online"):
         read(columns)
-    with pytest.raises(ValueError, match=r"table, row 1: period=20: .* 10"):
+    with pytest.raises(ValueError, match="table, row 1: period=20: expected 10, as in other rows"):
         read(columns | {"period": [10, 20]})
-    with pytest.raises(ValueError, match="table: column 'period'"):
+    with pytest.raises(ValueError, match="table: column 'period': expected one of client"):
         read(columns | {"period": [10, 10]}, period=10)

@@ -150,7 +150,7 @@ def test_a_table_is_encoded_as_the_training_rows(kind):
     assert with_test.test.sizes.tolist() == [18] * 5
     with pytest.raises(ValueError, match="central_test: no column 'label'"):
         ff.data.from_table(table, **settings, central_test=rows.drop(columns="label"))
-    with pytest.raises(ValueError, match="20 test labels are of 1 classes"):
+    with pytest.raises(ValueError, match="20 test labels are of 1 classes that no training"):
         ff.data.from_table(table, **settings, central_test=rows.assign(label="max"))
 
 

@@ -460,7 +460,7 @@ def test_what_a_class_captures_is_described():
 def test_code_without_a_text_is_an_error_that_says_what_to_do():
     variables = {"__name__": "__main__"}
     exec("def function(x):\n    return x", variables)
-    with pytest.raises(ValueError, match=r"__main__.function: its source text"):
+    with pytest.raises(ValueError, match=r"__main__.function: its source text .* Define it in a"):
         describe(function=variables["function"])
 
 
@@ -491,7 +491,7 @@ def test_settings_of_jax_that_change_results_are_part_of_a_run(tmp_path, monkeyp
     monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_force_host_platform_device_count=4")
     fit(of_round(), data, **settings)
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x --xla_cpu_enable_fast_math=true")
-    with pytest.raises(ValueError, match=r"XLA_FLAGS=.*fast_math=true"):
+    with pytest.raises(ValueError, match="XLA_FLAGS='--xla_cpu_enable_fast_math=true'"):
         fit(of_round(), data, **settings)
 
 

@@ -251,7 +251,9 @@ def test_a_python_if_on_a_traced_field_is_explained():
                 return super().select(key, state, context)
             return selectors.Uniform(self.cohort_size).select(key, state, context)
 
-    with pytest.raises(ValueError, match=r"self\.penalty > 0.*jnp\.where"):
+    with pytest.raises(
+        ValueError, match=r"`if self\.penalty > 0:` needs .*Cheap\.penalty.*jnp\.where"
+    ):
         run(make_round(Cheap(2, 0.5)))
 
 
@@ -259,7 +261,7 @@ def test_a_python_if_on_another_traced_value_is_explained():
     def select(key, state, context):
         return () if context.round > 0 else None
 
-    with pytest.raises(ValueError, match=r"`return .* None` needs the value"):
+    with pytest.raises(ValueError, match=r"`return .* None` needs the value of a traced array"):
         run(make_round(Selector.from_functions(select)))
 
 

@@ -59,7 +59,9 @@ def test_a_byte_order_mark_and_spaces_around_names_do_not_count(tmp_path):
 
 @pytest.mark.parametrize("cell", ["", '""', "  "])
 def test_empty_ids_are_missing(cell, tmp_path):
-    with pytest.raises(ValueError, match=r"12 values of column 'client' .* row 1"):
+    with pytest.raises(
+        ValueError, match="12 values of column 'client' are missing, first in row 1"
+    ):
         names_of(write(tmp_path / "a.csv", ["x", cell]))
 
 
@@ -173,7 +175,7 @@ def test_names_that_pandas_gives_to_copies_may_be_in_a_file(tmp_path):
 
 def test_more_values_than_names_are_refused(tmp_path):
     path = write(tmp_path / "a.csv", ["x", "y"], "client,age,label")
-    with pytest.raises(ValueError, match=r"more values .* than the 3 names"):
+    with pytest.raises(ValueError, match="more values in a row than the 3 names of columns"):
         names_of(path)
 
 
@@ -200,7 +202,7 @@ def test_columns_that_would_lose_values_are_refused(column, message, tmp_path):
         names_of(frame)
     if "integer" in message:
         frame.to_csv(tmp_path / "a.csv", index=False)
-        with pytest.raises(ValueError, match=r"has the integer .* below 2"):
+        with pytest.raises(ValueError, match=r"has the integer .*: expected integers below 2"):
             names_of(tmp_path / "a.csv")
         assert (
             names_of(tmp_path / "a.csv", categorical=["extra"])
@@ -213,7 +215,7 @@ def test_columns_that_would_lose_values_are_refused(column, message, tmp_path):
 @pytest.mark.parametrize("target", ["regression", "classification", "classes", None])
 def test_labels_that_would_lose_values_are_refused(target):
     for values in (np.arange(24) * 1j, np.arange(24, dtype="u8") + 2**63):
-        with pytest.raises(ValueError, match=r"'label' .*expected (real|integers)"):
+        with pytest.raises(ValueError, match=r"column 'label' .*expected (real|integers below)"):
             names_of(TABLE.assign(label=values), target=target)
 
 
@@ -233,5 +235,5 @@ def test_images_of_hubs_are_decoded(shape, tmp_path):
     assert made.train.features.dtype == np.uint8
     assert made.train.features.shape[1:] == (*shape, 1)[:3]
     frame.at[3, "image"] = {"bytes": b"no image", "path": None}
-    with pytest.raises(ValueError, match=r"column 'image': .* row 3"):
+    with pytest.raises(ValueError, match="column 'image': cannot read the image in row 3"):
         data.from_table(frame, **settings)

@@ -180,5 +180,5 @@ def test_columns_of_objects_are_refused_by_name(column, settings, tmp_path):
 
 def test_paths_instead_of_images_are_refused(tmp_path):
     write_shards(tmp_path, table=TABLE.assign(image=[{"bytes": None, "path": "a/x.png"}] * 24))
-    with pytest.raises(ValueError, match=r"'image' has the path 'a/x.png' in row 0"):
+    with pytest.raises(ValueError, match=r"'image' has the path 'a/x.png' in row 0 instead of"):
         data.from_table(tmp_path, **SETTINGS, features="image")

@@ -156,7 +156,7 @@ def test_missing_values():
         rtol=1e-6,
     )
     gap = table.assign(z=[np.nan, 2.0, 3.0])
-    with pytest.raises(ValueError, match=r"column 'z': 1 values .* row 0"):
+    with pytest.raises(ValueError, match="column 'z': 1 values are missing, first in row 0"):
         encoding.encode(gap)
     assert encoding.encode(gap, unseen="ignore")[0, -1] == 0
     complete = fit_encoding(table.dropna())
@@ -346,7 +346,7 @@ def test_a_partition_per_seed(validation_fraction):
 
 
 def test_other_held_out_rows_are_no_partitions_of_the_same_examples(as_users_call):
-    with pytest.raises(ValueError, match=r"encoding: .*; held-out rows .* test="):
+    with pytest.raises(ValueError, match=r"encoding: .*; held-out rows of a seed change it, test="):
         data.stack([people_of_seed(seed, test=0.2, rows=TABLE) for seed in (0, 1)])
 
 

@@ -86,7 +86,7 @@ def test_folders_of_train_and_test_samples(make, tmp_path):
     explicit = data.from_leaf(tmp_path / "train", tmp_path / "test")
     np.testing.assert_array_equal(made.train.features, explicit.train.features)
     write(tmp_path / "test" / "b.json", users_of(make, (("f7", 2),)))
-    with pytest.raises(ValueError, match=r"2 .* 1 clients .* \['f7'\]"):
+    with pytest.raises(ValueError, match=r"2 test examples are of 1 clients .* \['f7'\]"):
         data.from_leaf(tmp_path)
     assert data.from_leaf(tmp_path, unknown_clients="unseen").unseen.client_names == ("f7",)
 
@@ -94,11 +94,13 @@ def test_folders_of_train_and_test_samples(make, tmp_path):
 @pytest.mark.parametrize("make", MAKERS)
 def test_users_without_samples_are_named(make, tmp_path):
     path = write(tmp_path / "a.json", users_of(make, (("f0", 6), ("empty", 0), ("none", 0))))
-    with pytest.warns(UserWarning, match=r"a.json: 2 of 3 .* \['empty', 'none'\]"):
+    with pytest.warns(
+        UserWarning, match=r"a.json: 2 of 3 users have no samples, first \['empty', 'none'\]"
+    ):
         made = data.from_leaf(path)
     assert made.client_names == ("f0",)
     path = write(tmp_path / "b.json", users_of(make, (("empty", 0),)))
-    with pytest.raises(ValueError, match=r"1 of 1 .* \['empty'\]"):
+    with pytest.raises(ValueError, match=r"1 of 1 users have no samples, first \['empty'\]"):
         data.from_leaf(path)
 
 
