@@ -1,7 +1,7 @@
 """One battery that every role passes; a new class joins by getting a line here.
 
 ``test_nothing_is_left_out`` fails for a public class without one. Each combination of roles is
-compiled once, and those with loops also mapped over keys; all tests read these programs. Local
+compiled once, and one of each class also mapped over keys; all tests read these programs. Local
 training is half of a program, so that a solver which only scales the model stands in for SGD where
 neither SGD nor its reports matter.
 """
@@ -288,12 +288,6 @@ def combine(condition):
 
 CLASSES = combine(str.isidentifier)
 FURTHER = combine(lambda name: not name.isidentifier())
-WITH_LOOPS = {
-    *("clustered_by_size", "clustered_by_similarity", "divfl", "fedcor"),
-    *("equitable", "fedfv", "fedmdfg", "geometric_median", "fedpw", "lora_fair", "fed_buff"),
-}
-"""Roles with loops and branches of the compiled program, which `vmap` rewrites."""
-LOOPING = [names for names in CLASSES if WITH_LOOPS & {*names}]
 
 
 FEDERATION = with_people(make_federation())._replace(groups=np.array([0, 1, 0, 2, 1, 0], np.int32))
@@ -442,17 +436,15 @@ def assert_vmap_is_a_loop(names):
 
 
 @pytest.mark.parametrize(
-    "names", LOOPING, ids=" | ".join, indirect=True, scope="module"
+    "names", CLASSES, ids=" | ".join, indirect=True, scope="module"
 )  # Indices are those of the fixture, which keeps the tests of a combination together.
 def test_vmap_over_keys_equals_a_loop(names):
     assert_vmap_is_a_loop(names)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "names", [names for names in CLASSES + FURTHER if names not in LOOPING], ids=" | ".join
-)
-def test_vmap_over_keys_equals_a_loop_for_other_roles(names):
+@pytest.mark.parametrize("names", FURTHER, ids=" | ".join)
+def test_vmap_over_keys_equals_a_loop_for_other_settings(names):
     assert_vmap_is_a_loop(names)
 
 

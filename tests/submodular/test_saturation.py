@@ -164,7 +164,7 @@ MAXIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("form", ["distances", "features"])
+@pytest.mark.parametrize("form", ["similarity", "sparse", "distances", "features"])
 @pytest.mark.parametrize("name", MAXIMIZERS)
 def test_maximizers_add_no_duplicate_for_its_gain(name, form):
     gains = np.asarray(MAXIMIZERS[name](FORMS[form](rows_of(6))).gains)
