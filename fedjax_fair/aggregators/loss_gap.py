@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from fedjax_fair.aggregators.mean import WeightingScheme, scheme_weights
-from fedjax_fair.evaluation.client_gradients import ClientOptimum, client_optimum
+from fedjax_fair.evaluation.client_optima import ClientOptimum, client_optimum
 from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.evaluation.client_gradients import client_optimum
+from fedjax_fair.evaluation.client_optima import client_optimum
 from fedjax_fair.roles import Variables
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fit import fit
