@@ -205,11 +205,12 @@ def _join(own: Collected, published: Collected) -> Collected:
     def kept(table: Any) -> Any:
         return table[[u not in units and u[1] not in replaced for u in units_of(table)]]
 
-    known = set(units_of(kept(published.settings)))
+    theirs = {name: kept(getattr(published, name)) for name in _BY_UNIT}
+    known = set(units_of(theirs["settings"]))
     own = own._replace(cells=own.cells[[unit not in known for unit in units_of(own.cells)]])
     joined: dict[str, Any] = {}
     for name in _BY_UNIT:
-        rows: Any = pd.concat([getattr(own, name), kept(getattr(published, name))])
+        rows: Any = pd.concat([getattr(own, name), theirs[name]])
         joined[name] = rows.sort_values(_UNIT, kind="stable", ignore_index=True)
     others: Any = published.methods
     is_shown = [name in {method for _, method in known} - methods for name in others["method"]]

@@ -24,7 +24,7 @@ COUNTED: dict[Constraint, str] = {
     "demographic_parity": "people",
     "equal_opportunity": "people with label 1",
 }
-"""Whom the rate of a constraint counts."""
+"""The people that the rate of a constraint counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def select(
     selected = sum_counted(above, constraint)
     people = selected[..., 0].sum(axis=0) if by_client else selected[..., 0]
     if len(empty := np.flatnonzero(people == 0)):
-        who, where = COUNTED[constraint], " at any client" * by_client
+        who, where = COUNTED[constraint], " at any client" if by_client else ""
         raise ValueError(
             f"counts: {len(empty)} groups have no {who}{where}, first {empty[:5].tolist()}; "
             f"expected {who} in each group, for example by fewer sensitive features."

@@ -97,16 +97,13 @@ def run_contributions(wanted: Request) -> None:
 
 def _check(config: Config, given: Collection[str]) -> None:
     """Checks for settings that have no effect on contributions."""
-    for section, name in (
-        ("data", "unseen_fraction"),
-        ("data", "unknown_clients"),
-        ("training", "on_nonfinite"),
-        ("training", "eval_every"),
-    ):
+    keys = [("data", "unseen_fraction"), ("data", "unknown_clients"), ("training", "on_nonfinite")]
+    # Presets and files of runs have this setting too, so that only the option is refused.
+    if option_of("training", "eval_every") in given:
+        keys.append(("training", "eval_every"))
+    for section, name in keys:
         value = getattr(getattr(config, section), name)
-        # Presets and files of runs also have rounds between evaluations, which need not go.
-        is_given = name != "eval_every" or option_of(section, name) in given
-        if is_given and value not in (None, 0, "error"):
+        if value not in (None, 0, "error"):
             raise ValueError(
                 f"{section}.{name}={value!r} has no effect on contributions; remove it."
             )
