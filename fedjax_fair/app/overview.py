@@ -34,7 +34,7 @@ DESCRIPTIONS = _SETTINGS / "descriptions.json"
 """Made by ``python -m fedjax_fair.app.settings.catalog``."""
 
 STORED: dict[str, Any] = json.loads(DESCRIPTIONS.read_text("utf8"))
-"""What commands read instead of importing it: classes, server views of methods, data sources."""
+"""Descriptions that commands read instead of importing classes, methods and data sources."""
 
 COMMANDS: dict[str, str] = STORED["commands"]
 """The first lines of the classes' docstrings."""

@@ -13,8 +13,8 @@ from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.roles.model import Model, Variables
 
 ServerView = Literal["aggregate", "scalars", "vectors"]
-"""What the server needs of a single client: only its part in sums over the cohort; scalars, such as
-its loss; or vectors, such as its update, which secure aggregation hides."""
+"""Information on a single client that the server needs: only its part in sums over the cohort;
+scalars, such as its loss; or vectors, such as its update, which secure aggregation hides."""
 
 Info = dict[str, Shaped[Array, "..."]]
 """Diagnostics by name: scalars or ``[cohort]``."""
@@ -93,7 +93,7 @@ class LocalResult(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """How results of a cohort came about in virtual time.
+    """Staleness and durations of the results of a cohort in virtual time.
 
     Attributes:
         staleness: Updates of the global model since the version that each participant was sent.

@@ -44,7 +44,7 @@ class RoleError(ValueError):
 
     @property
     def hint(self) -> str:
-        """How to see more on the command line."""
+        """Advice to show more on the command line."""
         return " (--traceback prints the calls)" if self.__cause__ else ""
 
 

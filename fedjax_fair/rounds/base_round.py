@@ -54,12 +54,12 @@ class BaseRound(Tree):
 
     @property
     def is_personalized(self) -> bool:
-        """Whether clients have personalized models."""
+        """True if clients have personalized models."""
         return False
 
     @property
     def has_global_model(self) -> bool:
-        """Whether the global model is a result."""
+        """True if the global model is a result."""
         return True
 
     def personalize(

@@ -71,7 +71,7 @@ class Layout(NamedTuple):
 
 
 class ClientRow(NamedTuple):
-    """What one client keeps.
+    """The stored values of one client.
 
     Attributes:
         state: The state of its solver.

@@ -158,12 +158,12 @@ class Round(BaseRound):
 
     @property
     def is_personalized(self) -> bool:
-        """Whether clients have personalized models."""
+        """True if clients have personalized models."""
         return self.solver.personalize is not None
 
     @property
     def has_global_model(self) -> bool:
-        """Whether the global model is a result."""
+        """True if the global model is a result."""
         return self.solver.has_global_model
 
     def _context(self, round: Int[Array, ""], variables: Variables, data: FederatedData) -> Context:

@@ -78,7 +78,7 @@ class RoundState(NamedTuple):
 
     @property
     def models_in_flight(self) -> PyTree:
-        """What the clients of an asynchronous schedule were sent, ``[rows, ...]``; or none."""
+        """Models that clients of an asynchronous schedule were sent, ``[rows, ...]``; or none."""
         return self.schedule.models if isinstance(self.schedule, InFlight) else ()
 
 

@@ -308,7 +308,7 @@ class Asynchronous(Schedule):
 
 
 class _Dispatch(NamedTuple):
-    """What tasks of a round are made of, which does not change during the round.
+    """The parts of the tasks of a round, which do not change during the round.
 
     Attributes:
         key: Key of the durations.

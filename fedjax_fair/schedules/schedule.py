@@ -1,4 +1,4 @@
-"""What synchronous and asynchronous rounds share: durations of tasks, clients that go offline."""
+"""Durations of tasks and clients that go offline, in synchronous and asynchronous rounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Offline = Literal["abort", "pause", "ignore"]
 
 
 class Work(NamedTuple):
-    """What the tasks of some clients consist of.
+    """Parts of the tasks of some clients.
 
     Attributes:
         examples: Examples that local training processes, ``[cohort]``.

@@ -76,7 +76,7 @@ class Synchronous(Schedule):
 
     @property
     def has_late_results(self) -> bool:
-        """Whether results may not count."""
+        """True if results may not count."""
         return not (
             self.num_responses is None
             and self.deadline is None

@@ -16,7 +16,7 @@ __all__ = ["APFL"]
 
 
 class MixedModel(NamedTuple):
-    """What a client keeps.
+    """The state of a client.
 
     Attributes:
         local: The local model, with the running statistics of the mixed one.

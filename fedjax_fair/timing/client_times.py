@@ -1,4 +1,4 @@
-"""How long the tasks of clients take."""
+"""Durations of the tasks of clients."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        """Whether a checkpoint is due. The main process decides for all processes."""
+        """True if a checkpoint is due. The main process decides for all processes."""
         elapsed = monotonic() - self._saved_at >= SAVE_INTERVAL_S
         return processes.broadcast_from_main(lambda: "yes" if elapsed else "no") == "yes"
 
